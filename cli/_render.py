@@ -1,0 +1,91 @@
+"""What people see. The only file that knows rich."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rigl_compress.pipeline.train import progress as training_progress
+
+_out = Console(highlight=False, soft_wrap=True)
+_tables = Console(highlight=False, width=1000)  # rich cuts off what does not fit; a terminal breaks the line
+_err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Say something beside the result: on stderr, so that what is printed can be piped."""
+    _err.print(text, style="dim", markup=False)
+
+
+def json_result(content: Any) -> None:
+    """Print JSON on stdout."""
+    _out.out(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table: the first column to the left, the others to the right."""
+    grid = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=None)
+    for index, column in enumerate(columns):
+        grid.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        grid.add_row(*row)
+    _tables.print(grid)
+
+
+def text(*lines: str) -> None:
+    """Print lines as they are."""
+    for line in lines:
+        _out.print(line, markup=False)
+
+
+@contextmanager
+def bar(title: str, *columns: ProgressColumn) -> Iterator[tuple[Progress, Any]]:
+    """Show a bar on a terminal; elsewhere be silent."""
+    shown = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), *columns, TimeElapsedColumn())
+    with Progress(
+        *shown, TimeRemainingColumn(), console=_err, disable=not _err.is_terminal, transient=True
+    ) as progress:
+        yield progress, progress.add_task(title, total=None, facts="")
+
+
+@contextmanager
+def training(title: str) -> Iterator[training_progress.Listener]:
+    """Show a training run: epoch, loss, error, sparsity, connections changed, time left."""
+    with bar(title, TextColumn("{task.fields[facts]}")) as (progress, task):
+
+        def listen(now: training_progress.Progress) -> None:
+            facts = [f"epoch {now.epoch}/{now.epochs}", f"sparsity {now.sparsity:.1%}", f"changed {now.changed}"]
+            if now.loss is not None:
+                facts.insert(1, f"loss {now.loss:.4f}")
+            if now.error is not None:
+                facts.insert(2, f"error {now.error:.2f} % (best {now.best:.2f})")
+            progress.update(task, total=now.iterations, completed=now.iteration, facts=" · ".join(facts))
+
+        yield listen
+
+
+def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what came out of a run."""
+    if as_json:
+        json_result(content)
+        return
+    alive = content.get("alive", {})
+    flops = content["inference_flops"]
+    rows = [
+        ("error, final (best)", f"{content['final_error']:.2f} % ({content['best_error']:.2f} %)"),
+        ("sparsity", f"{content['sparsity']:.2%}"),
+        ("inference FLOPs", f"{flops['sparse']:,.0f} of {flops['dense']:,.0f} dense"),
+    ]
+    if alive:
+        size = f"{alive['kflops']:.1f} KFLOPs, {alive['bitmask_bytes']:,.0f} bytes (paper's bit-mask convention)"
+        rows.append(("without dead neurons", f"{alive['architecture']}, {size}"))
+    train_cost = ", ".join(f"{value:,.1f} ({name})" for name, value in content["training_gflops"].items())
+    rows += [("training GFLOPs", train_cost), ("time", f"{content['seconds']:.0f} s"), ("data", content["data"])]
+    text(f"{content['recipe']}, {content['method']}, seed {content['seed']} → {folder}")
+    for name, value in rows:
+        text(f"  {name:<21} {value}")

@@ -1,0 +1,62 @@
+"""rigl-compress data"""
+
+from pathlib import Path
+
+import click
+
+from rigl_compress.cli import _options as options
+
+
+@click.group()
+def command() -> None:
+    """List and fetch data sets.
+
+    \b
+    Example:
+      rigl-compress data fetch mnist
+    """
+
+
+@command.command("list")
+@options.data_dir
+@options.as_json
+def list_(data_dir: Path | None, as_json: bool) -> None:
+    """Show the data sets and where their files are.
+
+    \b
+    Example:
+      rigl-compress data list
+    """
+    from rigl_compress.cli import _render
+    from rigl_compress.pipeline.train.data.catalog import DATASETS
+    from rigl_compress.pipeline.train.data.load import dataset_status
+
+    found = [dataset_status(name, data_dir) for name in DATASETS]
+    if as_json:
+        _render.json_result(
+            [{"name": s.name, "title": s.title, "present": s.present, "folder": str(s.folder or "")} for s in found]
+        )
+        return
+    for status in found:
+        _render.text(f"{status.name:<15} {status.title}", f"{'':<15} {status}")
+
+
+@command.command()
+@click.argument("name")
+@options.data_dir
+@options.as_json
+def fetch(name: str, data_dir: Path | None, as_json: bool) -> None:
+    """Fetch a data set into --data-dir or the user's cache, and check it.
+
+    \b
+    Example:
+      rigl-compress data fetch fashion-mnist
+    """
+    from rigl_compress.cli import _render
+    from rigl_compress.pipeline.train.data.load import fetch_dataset
+
+    folder = fetch_dataset(name, data_dir, _render.note)
+    if as_json:
+        _render.json_result({"name": name, "folder": str(folder)})
+    else:
+        _render.text(f"{name} is in {folder}")

@@ -1,0 +1,42 @@
+"""rigl-compress inspect"""
+
+from pathlib import Path
+
+import click
+
+from rigl_compress.cli import _options as options
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--png", type=click.Path(path_type=Path), help="Also draw the maps and the error into this PNG file.")
+@options.as_json
+def command(run: Path, png: Path | None, as_json: bool) -> None:
+    """Look into a run: its result, its layers, and the connections per input pixel at begin and end.
+
+    \b
+    Example:
+      rigl-compress inspect runs/mnist-rigl --png connections.png
+    """
+    from rigl_compress.cli import _render
+    from rigl_compress.pipeline.inspect import inspection, layer_rows, pixel_map, side_by_side
+    from rigl_compress.pipeline.pictures import connections_picture
+    from rigl_compress.pipeline.workspace import Run
+
+    opened = Run.open(run)
+    found = inspection(opened)
+    if png:
+        connections_picture(opened, png)
+    if as_json:
+        _render.json_result(found)
+        return
+    begin, end = opened.topology("begin"), opened.topology("end")
+    _render.result(run, found["result"], as_json=False)
+    _render.text("")
+    _render.table("layers", ("layer", "shape", "connections", "sparsity", "new since begin"), layer_rows(begin, end))
+    model = opened.model()
+    first, last = pixel_map(model, begin), pixel_map(model, end)
+    if first is not None and last is not None:
+        _render.text("", "connections per input pixel", *side_by_side(("begin", "end"), (first, last)))
+    if png:
+        _render.text("", f"picture: {png}")

@@ -1,0 +1,1 @@
+"""Formats: how a sparse network is laid out in bytes."""

@@ -1,0 +1,1 @@
+"""Nouns: networks and their registry, topologies, sparse models, and what a network costs."""

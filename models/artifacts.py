@@ -1,0 +1,74 @@
+"""Artifacts on disk: one safetensors file, tensors plus a JSON header, written atomically, never pickle."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from rigl_compress.models.errors import InputError
+
+FORMAT = 1
+_HEADER = "rigl_compress"
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Give a temporary neighbour of `path` to write to; it takes the name `path` only when the block succeeds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file atomically, indented for people."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; a missing or damaged one is an error of one sentence."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}; restore the file or start the run again") from None
+
+
+def save_artifact(path: Path, kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
+    """Save named tensors and JSON content as one file of the given kind."""
+    header = json.dumps({"format": FORMAT, "kind": kind, "content": content}, ensure_ascii=False)
+    packed = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(save(packed, metadata={_HEADER: header}))
+
+
+def load_artifact(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Load what `save_artifact` wrote: tensors on the CPU, and the JSON content."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            header = json.loads((file.metadata() or {}).get(_HEADER, "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}; the file is missing or damaged: make it again") from None
+    header = header if isinstance(header, dict) else {}
+    if header.get("kind") != kind:
+        raise InputError(f"{path} holds a {header.get('kind', 'foreign safetensors file')!r}, not a {kind!r}")
+    if header.get("format") != FORMAT:
+        raise InputError(f"{path} has format {header.get('format')!r}, this version reads {FORMAT}: make it again")
+    return tensors, header["content"]

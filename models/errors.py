@@ -1,0 +1,22 @@
+"""The one error that people see: a sentence with what was found, what was expected and the cure."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """Bad input. The command line prints the message on one line and exits with code 2."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Name the nearest known name, and all of them.
+
+    >>> did_you_mean("rigel", ["rigl", "set"])
+    "did you mean 'rigl'? Known: rigl, set"
+    >>> did_you_mean("xyz", ["rigl", "set"])
+    'known: rigl, set'
+    """
+    names = sorted(known)
+    nearest = get_close_matches(name, names, n=1)
+    listing = ", ".join(names)
+    return f"did you mean {nearest[0]!r}? Known: {listing}" if nearest else f"known: {listing}"

@@ -1,0 +1,82 @@
+"""The registry of networks: a decorated function is listed, trainable, exportable and tested."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from inspect import signature
+from typing import Any
+
+from torch import nn
+
+from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.models.registry import Registry
+
+Builder = Callable[..., nn.Module]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A registered network: how to build it, and what goes in and comes out."""
+
+    name: str
+    build: Builder
+    input_shape: tuple[int, ...]
+    classes: int
+
+    @property
+    def summary(self) -> str:
+        """The first line of the builder's docstring."""
+        return (self.build.__doc__ or "").strip().splitlines()[0] if self.build.__doc__ else ""
+
+
+MODELS: Registry[Network] = Registry("model")
+# Where the networks live; a new family is one file and one line here.
+_FAMILIES = ("rigl_compress.models.mlp",)
+
+
+def register_model(name: str, *, input_shape: tuple[int, ...], classes: int) -> Callable[[Builder], Builder]:
+    """Register a function that builds a network."""
+
+    def decorate(build: Builder) -> Builder:
+        MODELS.register(name, Network(name, build, input_shape, classes))
+        return build
+
+    return decorate
+
+
+def all_models() -> Registry[Network]:
+    """Give the registry with every family loaded."""
+    for family in _FAMILIES:
+        import_module(family)
+    return MODELS
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """How to rebuild a network: its registered name and its options. Plain JSON, so that it can be saved."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def network(self) -> Network:
+        """The registered network."""
+        return all_models()[self.name]
+
+    def build(self) -> nn.Module:
+        """Build the network with freshly drawn weights."""
+        allowed = signature(self.network.build).parameters
+        for option in self.options:
+            if option not in allowed:
+                raise InputError(f"model {self.name!r} has no option {option!r}: {did_you_mean(option, allowed)}")
+        try:
+            return self.network.build(**self.options)
+        except InputError:
+            raise
+        except (TypeError, ValueError) as error:
+            asked = ", ".join(f"{name} = {value!r}" for name, value in self.options.items())
+            raise InputError(f"model {self.name!r} cannot be built with {asked}: {error}") from None
+
+    def with_options(self, **options: Any) -> "ModelSpec":
+        """Give the same network with some options changed."""
+        return ModelSpec(self.name, {**self.options, **options})

@@ -1,0 +1,154 @@
+"""Which connections of a network are alive, by parameter name."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rigl_compress.models.artifacts import load_artifact, save_artifact
+from rigl_compress.models.errors import InputError
+
+KIND = "topology"
+
+
+def connections(density: float, size: int) -> int:
+    """Give the number of connections alive in a tensor of `size`: all but floor(sparsity · size).
+
+    The tolerance keeps products that are whole on paper, such as .99 · 235200, whole in floating point.
+
+    >>> connections(1 - 0.99, 784 * 300), connections(1 - 0.891, 300 * 100), connections(1.0, 1000)
+    (2352, 3270, 1000)
+    """
+    return ceil(density * size - 1e-6)
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    """One row of the table of a topology."""
+
+    name: str
+    shape: tuple[int, ...]
+    active: int
+
+    @property
+    def total(self) -> int:
+        """All places of the tensor."""
+        return int(np.prod(self.shape))
+
+    @property
+    def sparsity(self) -> float:
+        """The share of places without a connection."""
+        return 1 - self.active / self.total
+
+
+class Topology(Mapping[str, Tensor]):
+    """The masks of a network as one immutable value: parameter name → boolean tensor, True where a connection lives.
+
+    >>> topology = Topology.from_masks({"fc.weight": torch.tensor([[True, False], [False, False]])})
+    >>> topology.active, topology.total, topology.sparsity
+    (1, 4, 0.75)
+    """
+
+    def __init__(self, masks: Mapping[str, Tensor]) -> None:
+        for name, mask in masks.items():
+            if mask.dtype != torch.bool:
+                raise InputError(f"mask {name!r} has dtype {mask.dtype}, expected torch.bool: pass `mask != 0`")
+        self._masks = MappingProxyType({name: mask.detach() for name, mask in masks.items()})
+        self.layers = tuple(
+            LayerStatistics(name, tuple(mask.shape), int(mask.sum())) for name, mask in self._masks.items()
+        )
+
+    @classmethod
+    def from_masks(cls, masks: Mapping[str, Tensor]) -> "Topology":
+        """Take boolean masks by parameter name; they are copied."""
+        return cls({name: mask.clone() for name, mask in masks.items()})
+
+    @classmethod
+    def full(cls, shapes: Mapping[str, tuple[int, ...]]) -> "Topology":
+        """Every connection alive."""
+        return cls({name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()})
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._masks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._masks)
+
+    def __len__(self) -> int:
+        return len(self._masks)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Topology):
+            return NotImplemented
+        same_names = list(self) == list(other)
+        return same_names and all(torch.equal(self[name].cpu(), other[name].cpu()) for name in self)
+
+    __hash__ = None  # type: ignore[assignment]  # a value of tensors: compared, not hashed
+
+    def __repr__(self) -> str:
+        return f"Topology({len(self)} layers, {self.active:,} of {self.total:,} connections)"
+
+    @property
+    def active(self) -> int:
+        """The number of connections alive."""
+        return sum(layer.active for layer in self.layers)
+
+    @property
+    def total(self) -> int:
+        """The number of places for connections."""
+        return sum(layer.total for layer in self.layers)
+
+    @property
+    def sparsity(self) -> float:
+        """The share of places without a connection, over all layers."""
+        return 1 - self.active / self.total if self.total else 0.0
+
+    def changed(self, other: "Topology") -> int:
+        """Count the connections that live here and not in `other`."""
+        return sum(int((self[name] & ~other[name].to(self[name].device)).sum()) for name in self)
+
+    def check_fits(self, model: nn.Module) -> None:
+        """Raise unless every mask has the shape of the parameter of its name."""
+        parameters = dict(model.named_parameters())
+        for layer in self.layers:
+            found = parameters.get(layer.name)
+            if found is None:
+                raise InputError(f"the topology has {layer.name!r}, the model does not: it belongs to another model")
+            if tuple(found.shape) != layer.shape:
+                raise InputError(
+                    f"the topology's {layer.name!r} has shape {layer.shape}, the model's {tuple(found.shape)}: "
+                    "it belongs to another model"
+                )
+
+    def apply_to(self, model: nn.Module) -> None:
+        """Set every dead weight of the model to exactly zero."""
+        self.check_fits(model)
+        parameters = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, mask in self.items():
+                parameters[name].masked_fill_(~mask.to(parameters[name].device), 0)
+
+    def save(self, path: Path | str) -> None:
+        """Save as safetensors, one bit per place."""
+        packed = {name: _pack(mask) for name, mask in self.items()}
+        save_artifact(Path(path), KIND, packed, {"shapes": {layer.name: list(layer.shape) for layer in self.layers}})
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Topology":
+        """Load what `save` wrote."""
+        tensors, content = load_artifact(Path(path), KIND)
+        return cls({name: _unpack(tensors[name], tuple(shape)) for name, shape in content["shapes"].items()})
+
+
+def _pack(mask: Tensor) -> Tensor:
+    return torch.from_numpy(np.packbits(mask.cpu().numpy().reshape(-1)))
+
+
+def _unpack(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
+    flat = np.unpackbits(bits.numpy(), count=int(np.prod(shape)))
+    return torch.from_numpy(flat.astype(bool)).reshape(shape)

@@ -1,0 +1,44 @@
+"""Everything that has a name, with a line about it: what `rigl-compress list` shows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rigl_compress.models.networks import all_models
+from rigl_compress.pipeline.recipe import load_recipe, shipped_recipes
+from rigl_compress.pipeline.train.costs import TRAINING_CONVENTIONS
+from rigl_compress.pipeline.train.data.catalog import DATASETS
+from rigl_compress.pipeline.train.distributions import DISTRIBUTIONS
+from rigl_compress.pipeline.train.initialize import INITIALIZERS
+from rigl_compress.pipeline.train.methods import METHODS, VARIANTS
+from rigl_compress.pipeline.train.optimizers import OPTIMIZERS
+from rigl_compress.pipeline.train.schedules import DECAYS
+
+
+def everything() -> dict[str, dict[str, str]]:
+    """Give kind → name → a line about it."""
+    return {
+        "recipes": {name: _first(load_recipe(name).about) for name in shipped_recipes()},
+        "models": {name: network.summary for name, network in all_models().items()},
+        "data sets": {name: spec.title for name, spec in DATASETS.items()},
+        "methods": {name: method.summary for name, method in METHODS.items()},
+        "distributions": _documented({name: each.share for name, each in DISTRIBUTIONS.items()}),
+        "decays": _documented(DECAYS),
+        "variants": _documented(VARIANTS),
+        "optimizers": dict.fromkeys(OPTIMIZERS, ""),
+        "initializers": dict.fromkeys(INITIALIZERS, ""),
+        "conventions of training FLOPs": dict.fromkeys(TRAINING_CONVENTIONS, ""),
+    }
+
+
+def _documented(functions: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _first(function.__doc__ or "") for name, function in functions.items()}
+
+
+def _first(text: str) -> str:
+    """Give the first sentence, or what there is.
+
+    >>> _first(" The paper's way. And more.")
+    "The paper's way."
+    """
+    line = " ".join(text.split())
+    return line.partition(". ")[0].rstrip(".") + "." if line else ""

@@ -1,0 +1,43 @@
+"""The table of `rigl-compress flops`: what a recipe's network costs to run, to train and to store."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from rigl_compress.models.flops import count_flops
+from rigl_compress.models.layer_costs import FlopReport
+from rigl_compress.models.topology import connections
+from rigl_compress.pipeline.recipe import Recipe
+from rigl_compress.pipeline.train.config import SparsityConfig
+from rigl_compress.pipeline.train.data.catalog import DATASETS
+from rigl_compress.pipeline.train.narrow import width_for_density
+from rigl_compress.pipeline.train.summary import training_gflops, training_run
+
+
+def recipe_flops(recipe: Recipe, convention: str = "multiply-add") -> FlopReport:
+    """Count the network of a recipe at its sparsity, in whole connections, on one sample; nothing is allocated."""
+    spec = recipe.model
+    if recipe.sparsity.rule.narrow:
+        spec = spec.with_options(width=width_for_density(spec, 1 - recipe.sparsity.sparsity))
+    with torch.device("meta"):
+        model = spec.build()
+        example = torch.empty(1, *recipe.model.network.input_shape)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    densities = recipe.sparsity.densities(model)
+    kept = {name: connections(density, sizes[name]) / sizes[name] for name, density in densities.items()}
+    return count_flops(model, example, kept, convention)
+
+
+def flops_json(recipe: Recipe, convention: str) -> dict[str, Any]:
+    """Give inference FLOPs by layer and training FLOPs under every convention, as plain data."""
+    report = recipe_flops(recipe, convention)
+    plain = recipe_flops(recipe)  # training formulas are built on multiply-adds alone
+    dense = recipe_flops(replace(recipe, sparsity=SparsityConfig("dense")))
+    run = training_run(recipe, DATASETS[recipe.data.name].counts[0] - recipe.data.holdout)
+    return {
+        "recipe": recipe.name,
+        **report.to_json(),
+        "training_gflops": training_gflops(recipe.sparsity.method, plain, run),
+        "dense_training_gflops": training_gflops("dense", dense, run),
+    }

@@ -1,0 +1,68 @@
+"""Pictures of runs, as PNG. Matplotlib is imported where it is used: it takes its time."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from rigl_compress.models.artifacts import atomic_path
+from rigl_compress.models.errors import InputError
+from rigl_compress.pipeline.inspect import pixel_map
+from rigl_compress.pipeline.workspace import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK, ACCENT = "#222222", "#0b6e99"
+
+
+def connections_picture(run: Run, path: Path) -> None:
+    """Draw a run: connections per pixel at begin and end, as in the paper's figure, and the error over the epochs."""
+    from matplotlib.figure import Figure
+
+    model = run.model()
+    found = (pixel_map(model, run.topology(moment)) for moment in ("begin", "end"))
+    maps = [counts for counts in found if counts is not None]
+    if not maps:
+        raise InputError(f"{run.path}: the first layer does not read the pixels of an image; there is no map to draw")
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1, 1.25])
+    largest = int(max(part.max() for part in maps))
+    for axes, counts, title in zip((left, middle), maps, ("begin", "end"), strict=True):
+        image = _map(axes, counts, title, largest)
+    figure.colorbar(image, ax=[left, middle], shrink=0.8, label="connections")
+    _curve(right, list(run.metrics()))
+    figure.suptitle(_title(run.result()), fontsize=11, color=INK)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=130, format="png")
+
+
+def _map(axes: "Axes", counts: Tensor, title: str, largest: int) -> Any:
+    image = axes.imshow(counts.numpy(), cmap="magma", vmin=0, vmax=largest)
+    used = int((counts > 0).sum())
+    axes.set_title(f"connections per pixel, {title}\n{used} of {counts.numel()} pixels used", fontsize=9, color=INK)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    return image
+
+
+def _curve(axes: "Axes", metrics: list[dict[str, Any]]) -> None:
+    epochs = [row["epoch"] for row in metrics if "error" in row]
+    axes.plot(epochs, [row["error"] for row in metrics if "error" in row], color=ACCENT, linewidth=1.4)
+    axes.set_yscale("log")
+    axes.set_ylabel("error, %", color=ACCENT)
+    axes.set_xlabel("epoch")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="y", which="both", labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", which="both", alpha=0.25)
+    axes.set_title("error over the epochs", fontsize=9, color=INK)
+
+
+def _title(result: Mapping[str, Any]) -> str:
+    parts = [f"{result['recipe']}: {result['sparsity']:.1%} sparse", f"final error {result['final_error']:.2f} %"]
+    if alive := result.get("alive"):
+        parts.append(f"{alive['architecture']} without dead neurons, {alive['kflops']:.1f} KFLOPs")
+    return " · ".join(parts)

@@ -1,0 +1,1 @@
+"""Removal of dead neurons: what is dead, and what is left."""

@@ -1,0 +1,176 @@
+"""Recipes: everything a run depends on, as TOML."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from math import inf
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.models.networks import ModelSpec
+from rigl_compress.pipeline.settings import parse, plain
+from rigl_compress.pipeline.train.config import SparsityConfig
+from rigl_compress.pipeline.train.initialize import InitConfig
+from rigl_compress.pipeline.train.learning_rate import LearningRate
+from rigl_compress.pipeline.train.optimizers import OptimizerConfig
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which data, and how many of the last training samples are held out and tested on instead of the test set."""
+
+    name: str = "mnist"
+    holdout: int = 0
+
+
+@dataclass(frozen=True)
+class StartConfig:
+    """An earlier run to start from."""
+
+    run: str  # its folder
+    weights: Literal["fresh", "initial", "final"] = "fresh"
+    topology: Literal["fresh", "begin", "end"] = "fresh"
+    architecture: Literal["same", "alive"] = "same"  # alive: without the earlier run's dead neurons (RigL+)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The length and the manner of training."""
+
+    epochs: int = 10
+    batch: int = 100
+    multiplier: float = 1.0  # M× training: epochs, learning-rate anchors and T_end are all scaled
+    label_smoothing: float = 0.0
+    clip_gradient: float = 0.0  # largest norm of the gradient; 0: not clipped
+    accumulate: int = 1  # batches per optimizer step
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    compile: bool = False
+    evaluate_every: int = 1  # epochs
+    checkpoint_every: int = 1  # epochs
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "accumulate", "evaluate_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"train.{name} is {getattr(self, name)}, expected 1 or more")
+        if not 0 < self.multiplier < inf:
+            raise InputError(f"train.multiplier is {self.multiplier}, expected a factor above 0")
+        if not 0 <= self.label_smoothing <= 1:
+            raise InputError(f"train.label_smoothing is {self.label_smoothing}, expected a share between 0 and 1")
+        if not self.clip_gradient >= 0:
+            raise InputError(f"train.clip_gradient is {self.clip_gradient}, expected a norm, or 0 for no clipping")
+
+    @property
+    def all_epochs(self) -> int:
+        """Epochs of the whole run, the multiplier counted in."""
+        return max(1, round(self.epochs * self.multiplier))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole run."""
+
+    name: str
+    format: Literal[1] = 1
+    about: str = ""
+    seed: int = 0
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelSpec = field(default_factory=lambda: ModelSpec("lenet-300-100"))
+    init: InitConfig = field(default_factory=InitConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    learning_rate: LearningRate = field(default_factory=LearningRate)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    sparsity: SparsityConfig = field(default_factory=SparsityConfig)
+    start: StartConfig | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
+
+    @property
+    def scaled_sparsity(self) -> SparsityConfig:
+        """The sparse training with T_end scaled to M× training; ΔT stays (paper, §4)."""
+        end = self.sparsity.end
+        return self.sparsity if end is None else replace(self.sparsity, end=round(end * self.train.multiplier))
+
+    def to_toml(self) -> str:
+        """Write the recipe out in full, defaults included."""
+        return tomli_w.dumps(plain(self))
+
+
+def parse_recipe(text: str, where: str, overrides: Iterable[str] = ()) -> Recipe:
+    """Parse a recipe; `overrides` are `key=value` with dots in the key and a TOML value.
+
+    >>> parse_recipe('name = "mine"', "mine.toml", ["train.epochs=3", "data.name=mnist"]).train.epochs
+    3
+    """
+    try:
+        content: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where} is not valid TOML: {error}") from None
+    for override in overrides:
+        _override(content, override)
+    try:
+        return parse(Recipe, content)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _override(content: dict[str, Any], override: str) -> None:
+    path, equals, value = override.partition("=")
+    if not equals or not path.strip():
+        raise InputError(f"override {override!r} is not of the form key=value, e.g. train.epochs=10")
+    *tables, key = _keys(path.strip())
+    for table in tables:
+        content = content.setdefault(table, {})
+        if not isinstance(content, dict):
+            raise InputError(f"override {override!r} goes into {table!r}, which is not a table")
+    content[key] = _value(value.strip())
+
+
+def _keys(path: str) -> list[str]:
+    try:  # TOML's own rules for dotted and quoted keys
+        nested: Any = tomllib.loads(f"{path} = 0")
+    except tomllib.TOMLDecodeError:
+        raise InputError(f"{path!r} is not a key: write table.key, with quotes around names that hold dots") from None
+    keys = []
+    while isinstance(nested, Mapping):
+        ((key, nested),) = nested.items()
+        keys.append(key)
+    return keys
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word is a text
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that come with the package, by name."""
+    folder = Path(str(files("rigl_compress"))) / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
+    """Load a recipe by the name of a shipped one or by the path of a file."""
+    shipped = shipped_recipes()
+    path = shipped.get(source, Path(source))
+    if not path.is_file():
+        raise InputError(
+            f"no recipe {source!r}: give the path of a TOML file or a name; {did_you_mean(source, shipped)}"
+        )
+    return read_recipe(path, source, overrides)
+
+
+def read_recipe(path: Path, where: str, overrides: Iterable[str] = ()) -> Recipe:
+    """Read a recipe from a file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {where}: {error}; a recipe is a text file in TOML") from None
+    return parse_recipe(text, where, overrides)

@@ -1,0 +1,233 @@
+"""A grid of runs: every combination of settings with every seed, in parallel, each in a folder of its own."""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from re import sub
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+
+from rigl_compress.models.artifacts import write_json
+from rigl_compress.models.errors import InputError
+from rigl_compress.pipeline.environment import command_line, environment
+from rigl_compress.pipeline.recipe import Recipe, load_recipe
+from rigl_compress.pipeline.train.progress import say_nothing, silent
+from rigl_compress.pipeline.train.stage import Circumstances, train
+from rigl_compress.pipeline.workspace import Run
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid: overrides of the recipe, and a seed."""
+
+    settings: tuple[str, ...]
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """The settings as people read them: the last part of each key is enough.
+
+        >>> Cell(("learning_rate.peak=0.1", "sparsity.method=rigl"), 0).label
+        'peak=0.1, method=rigl'
+        """
+        pairs = (setting.partition("=") for setting in self.settings)
+        return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in pairs)
+
+    @property
+    def folder(self) -> str:
+        """A folder name.
+
+        >>> Cell(("sparsity.method=rigl", "train.epochs=5"), 1).folder
+        'sparsity.method=rigl,train.epochs=5,seed=1'
+        """
+        return sub(r"[^\w.=,+-]", "_", ",".join([*self.settings, f"seed={self.seed}"]))
+
+    def overrides(self, common: Sequence[str] = ()) -> list[str]:
+        """Give the changes to the recipe. {seed} lets a sweep start from the runs of another.
+
+        >>> Cell(("start.run=runs/first/seed={seed}",), 1).overrides()
+        ['start.run=runs/first/seed=1', 'seed=1']
+        """
+        return [setting.replace("{seed}", str(self.seed)) for setting in (*common, *self.settings)] + [
+            f"seed={self.seed}"
+        ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a cell: a result, or the reason why there is none."""
+
+    cell: Cell
+    result: Mapping[str, Any] | None = None
+    failure: str = ""
+
+
+def grid_values(option: str) -> tuple[str, list[str]]:
+    """Read one option of a grid: a key and the values it takes, lists in brackets.
+
+    >>> grid_values("sparsity.method=rigl,set"), grid_values("learning_rate.drops=[60, 80],[90]")
+    (('sparsity.method', ['rigl', 'set']), ('learning_rate.drops', ['[60, 80]', '[90]']))
+    """
+    key, equals, text = option.partition("=")
+    if not equals or not key or not text:
+        raise InputError(f"grid {option!r} is not of the form key=value,value, e.g. sparsity.method=rigl,set")
+    try:
+        return key, [_as_toml(value) for value in tomllib.loads(f"values = [{text}]")["values"]]
+    except tomllib.TOMLDecodeError:
+        return key, text.split(",")
+
+
+def _as_toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def cells(grid: Iterable[str], seeds: Iterable[int]) -> list[Cell]:
+    """List every combination, seed by seed, so that a sweep cut short has seen all settings.
+
+    >>> [cell.folder for cell in cells(["a=1,2"], [0, 1])]
+    ['a=1,seed=0', 'a=2,seed=0', 'a=1,seed=1', 'a=2,seed=1']
+    """
+    axes = [[f"{key}={value}" for value in values] for key, values in map(grid_values, grid)]
+    every = (Cell(settings, seed) for seed in seeds for settings in product(*axes))
+    return list(dict.fromkeys(every))  # a value named twice is run once
+
+
+def sweep(
+    source: str,
+    overrides: Sequence[str],
+    every: Sequence[Cell],
+    out: Path,
+    jobs: int,
+    circumstances: Circumstances,
+) -> list[Outcome]:
+    """Run the cells, `jobs` at a time with one thread each. Finished runs are kept, unfinished ones go on."""
+    recipes = plan(source, overrides, every, out)
+    quiet = replace(circumstances, listener=silent, say=say_nothing)
+    outcomes: dict[Cell, Outcome] = {}
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = {
+            pool.submit(_one_run, recipe, out / cell.folder, quiet): cell
+            for cell, recipe in zip(every, recipes, strict=True)
+        }
+        try:
+            for done in as_completed(waiting):
+                cell = waiting[done]
+                outcomes[cell] = _outcome(cell, done)
+                circumstances.say(f"[{len(outcomes)}/{len(every)}] {_line(outcomes[cell])}")
+        except BaseException:  # Ctrl-C: the runs that wait are not begun
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    ordered = [outcomes[cell] for cell in every]
+    write_json(out / "sweep.json", sweep_json(source, overrides, ordered))
+    return ordered
+
+
+def plan(source: str, overrides: Sequence[str], every: Sequence[Cell], out: Path) -> list[Recipe]:
+    """Give the recipes of the cells. What is wrong with any, or in the way, is an error before the first run."""
+    recipes = [load_recipe(source, cell.overrides(overrides)) for cell in every]
+    for cell, recipe in zip(every, recipes, strict=True):
+        run = Run(out / cell.folder)
+        if run.recipe_file.exists() and run.recipe() != recipe:
+            raise InputError(
+                f"{run.path} holds a run of another recipe: choose another folder with --out, or remove it"
+            )
+    return recipes
+
+
+def _one_run(recipe: Recipe, folder: Path, circumstances: Circumstances) -> dict[str, Any]:
+    torch.set_num_threads(1)  # runs side by side use the cores better than threads within a run
+    run = Run(folder)
+    if not run.result_file.exists():
+        train(recipe, folder, circumstances, resume=run.recipe_file.exists())
+    return run.result()
+
+
+def _outcome(cell: Cell, done: "Future[dict[str, Any]]") -> Outcome:
+    try:
+        return Outcome(cell, done.result())
+    except Exception as error:  # one failed run does not lose the others; its reason is in the table
+        return Outcome(cell, failure=f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def _line(outcome: Outcome) -> str:
+    name = f"{outcome.cell.label or 'recipe'}, seed {outcome.cell.seed}"
+    if outcome.result is None:
+        return f"{name}: failed, {outcome.failure}"
+    return f"{name}: {outcome.result['final_error']:.2f} % ({outcome.result['best_error']:.2f})"
+
+
+def sweep_json(source: str, overrides: Sequence[str], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Give all outcomes as plain data, with the command that makes them."""
+    runs = [
+        {"settings": list(o.cell.settings), "seed": o.cell.seed, "result": o.result, "failure": o.failure}
+        for o in outcomes
+    ]
+    facts = {"command": command_line(), "recipe": source, "overrides": list(overrides), "environment": environment()}
+    return {"format": 1, **facts, "runs": runs}
+
+
+COLUMNS = (
+    "settings",
+    "seeds",
+    "error %, final",
+    "error %, best",
+    "sparsity",
+    "alive",
+    "KFLOPs",
+    "bytes",
+    "train GFLOPs",
+)
+
+
+def rows(outcomes: Sequence[Outcome], convention: str = "exact-schedule") -> Iterator[tuple[str, ...]]:
+    """Give the table of a sweep: mean ± standard deviation over the seeds of each setting."""
+    for settings in dict.fromkeys(outcome.cell.settings for outcome in outcomes):
+        group = [outcome for outcome in outcomes if outcome.cell.settings == settings]
+        results = [outcome.result for outcome in group if outcome.result is not None]
+        label = group[0].cell.label or "recipe"
+        if not results:
+            yield (label, "failed", group[0].failure, *([""] * (len(COLUMNS) - 3)))
+            continue
+        alive = [result["alive"] for result in results if "alive" in result]
+        yield (
+            label,
+            str(len(results)) + (f" ({len(group) - len(results)} failed)" if len(results) < len(group) else ""),
+            spread([result["final_error"] for result in results], 2),
+            spread([result["best_error"] for result in results], 2),
+            f"{mean(result['sparsity'] for result in results):.3f}",
+            alive[0]["architecture"] if alive else "",
+            spread([each["kflops"] for each in alive], 1),
+            spread([each["bitmask_bytes"] for each in alive], 0),
+            spread([result["training_gflops"][convention] for result in results], 1),
+        )
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Write mean ± sample standard deviation.
+
+    >>> spread([1.0, 2.0, 3.0], 2), spread([1.5], 1), spread([], 1)
+    ('2.00 ± 1.00', '1.5', '')
+    """
+    if not values:
+        return ""
+    middle = f"{mean(values):,.{digits}f}"
+    return f"{middle} ± {stdev(values):,.{digits}f}" if len(values) > 1 else middle
+
+
+def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Write a table in Markdown.
+
+    >>> print(markdown(["a", "b"], [["1", "2"]]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    table = [list(columns), *(list(line) for line in lines)]
+    text = [f"| {' | '.join(line)} |" for line in table]
+    return "\n".join([text[0], "|---" * len(columns) + "|", *text[1:]])

@@ -1,0 +1,1 @@
+"""Sparse training: the loop, the sparsifier, and the pure functions it is made of."""

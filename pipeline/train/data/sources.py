@@ -1,0 +1,119 @@
+"""Where missing files come from: a source is a title and a function that gets them or says why it cannot."""
+
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from threading import Thread
+from typing import TypeVar
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from rigl_compress.pipeline.train.data.files import DataFile, md5, unpacked
+
+Say = Callable[[str], None]
+T = TypeVar("T")
+
+# A network that swallows packets costs one of these per mirror, once per process, before the next source has its turn.
+OPEN_SECONDS = 5.0
+# Silence in the middle of a download.
+READ_SECONDS = 10.0
+# The largest file here has 26 MB: 5 minutes are enough at 100 kB/s, and end a download that trickles.
+FILE_SECONDS = 300.0
+_CHUNK = 1 << 18
+
+
+class SourceError(Exception):
+    """This source cannot give the files now: the next one may."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Gets the files by name, as uncompressed content. The caller checks them against their md5."""
+
+    title: str
+    get: Callable[[Sequence[DataFile], Say], Mapping[str, bytes]]
+
+
+def mirror(url: str, suffix: str = ".gz") -> Source:
+    """Files of their own names below a web address.
+
+    >>> mirror("https://example.org/mnist/").title
+    'https://example.org/mnist/'
+    """
+
+    def get(files: Sequence[DataFile], say: Say) -> Mapping[str, bytes]:
+        return {file.name: _download(f"{url}{file.name}{suffix}", say) for file in files}
+
+    return Source(url, get)
+
+
+def _download(url: str, say: Say) -> bytes:
+    say(f"fetching {url}")
+    try:
+        with in_time(lambda: _open(url), OPEN_SECONDS) as response:
+            return unpacked(_read(response, time.monotonic() + FILE_SECONDS))
+    except (OSError, HTTPException, EOFError, zlib.error, ValueError) as error:
+        raise SourceError(str(error) or type(error).__name__) from error
+
+
+def _open(url: str) -> HTTPResponse:
+    try:
+        response: HTTPResponse = urlopen(url, timeout=READ_SECONDS)
+    except HTTPError as error:
+        error.close()  # it holds the connection open
+        raise
+    return response
+
+
+def _read(response: HTTPResponse, deadline: float) -> bytes:
+    content = bytearray()
+    while chunk := response.read(_CHUNK):
+        content += chunk
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"more than {FILE_SECONDS:.0f} s for one file")
+    if response.length:  # what the server still owes; read() ends without a word
+        raise EOFError(f"the download broke off {response.length} bytes before its end")
+    return bytes(content)
+
+
+def in_time(call: Callable[[], T], seconds: float) -> T:
+    """Wait for a call no longer than this. A thread, because a socket's timeout does not cover the look-up of a name.
+
+    >>> in_time(lambda: 2 + 2, 1.0)
+    4
+    """
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+
+    Thread(target=work, daemon=True).start()
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        raise TimeoutError(f"no answer in {seconds:g} s") from None
+
+
+def checked(contents: Mapping[str, bytes], files: Sequence[DataFile]) -> dict[str, bytes]:
+    """The wanted files and no others, or SourceError for the first that is not the published one.
+
+    >>> hello = DataFile("hello", 5, "5d41402abc4b2a76b9719d911017c592")
+    >>> checked({"hello": b"hello", "readme": b"..."}, [hello])
+    {'hello': b'hello'}
+    >>> checked({"hello": b"HELLO"}, [hello])
+    Traceback (most recent call last):
+    rigl_compress.pipeline.train.data.sources.SourceError: hello: md5 eb61eead90e3b899c6bcbe27ac581660, expected \
+5d41402abc4b2a76b9719d911017c592
+    """
+    for file in files:
+        if file.name not in contents:
+            raise SourceError(f"{file.name} is not in it")
+        if not file.matches(contents[file.name]):
+            raise SourceError(f"{file.name}: md5 {md5(contents[file.name])}, expected {file.md5}")
+    return {file.name: contents[file.name] for file in files}

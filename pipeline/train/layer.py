@@ -1,0 +1,83 @@
+"""What a method sees of one sparse layer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass
+class Layer:
+    """One masked parameter of a network in training. Only the sparsifier changes it."""
+
+    name: str
+    parameter: nn.Parameter
+    target: int  # connections alive at the end of training
+    places: Tensor  # flat positions of the living connections; its length is known without asking the device
+    mask: Tensor  # the same as booleans
+    gate: Tensor  # the same in the parameter's dtype: gradients are multiplied by it at every step
+    memory: dict[str, Tensor] = field(default_factory=dict)  # what the method remembers; saved with checkpoints
+
+    @classmethod
+    def full(cls, name: str, parameter: nn.Parameter, target: int) -> "Layer":
+        """A layer with all its connections."""
+        places = torch.arange(parameter.numel(), device=parameter.device)
+        mask = torch.ones(parameter.shape, dtype=torch.bool, device=parameter.device)
+        return cls(name, parameter, target, places, mask, mask.to(parameter.dtype))
+
+    @property
+    def size(self) -> int:
+        """All places of the tensor."""
+        return self.parameter.numel()
+
+    @property
+    def active(self) -> int:
+        """The connections alive."""
+        return len(self.places)
+
+    def settle_at(self, places: Tensor) -> None:
+        """Let the connections live at these places, in the tensors that others may hold."""
+        for dense, alive in ((self.mask, True), (self.gate, 1)):
+            dense.view(-1).index_fill_(0, self.places, 0).index_fill_(0, places, alive)
+        self.places = places.sort().values  # ties must fall alike in a resumed run, which knows the mask alone
+
+
+@dataclass(frozen=True)
+class View:
+    """The facts that scores are functions of: a layer's tensors, its memory, and the randomness of this moment."""
+
+    weight: Tensor
+    gradient: Tensor
+    mask: Tensor
+    memory: Mapping[str, Tensor]
+    options: Mapping[str, float]
+    random: torch.Generator | None
+    learning_rate: float = 0.0
+
+    def noise(self) -> Tensor:
+        """Draw one standard normal number per place."""
+        return torch.randn(self.weight.shape, generator=self.random, device=self.weight.device, dtype=self.weight.dtype)
+
+    def uniform(self) -> Tensor:
+        """Draw one number of [0, 1) per place."""
+        return torch.rand(self.weight.shape, generator=self.random, device=self.weight.device, dtype=torch.float32)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When an update happens: the step, f_decay(t), and the share of the schedule that has passed."""
+
+    step: int
+    fraction: float
+    passed: float
+
+
+def noise_scale(temperature: float, learning_rate: float) -> float:
+    """Give the factor of unit noise in a gradient so that one SGD step adds a walk of variance 2·lr·temperature.
+
+    >>> noise_scale(0.5, 0.01)
+    10.0
+    """
+    return sqrt(2 * temperature / learning_rate) if learning_rate > 0 else 0.0

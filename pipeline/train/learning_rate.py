@@ -1,0 +1,61 @@
+"""The learning rate as a pure function of the optimizer step."""
+
+from dataclasses import dataclass
+from math import cos, pi
+from typing import Literal
+
+from rigl_compress.models.errors import InputError
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """A peak, a warm-up, and a shape. Anchors are epochs; M× training scales them all.
+
+    >>> rate = LearningRate(peak=0.2, drops=(75, 95), drop_factor=3).per_step(600, 200)
+    >>> [round(rate(step), 4) for step in (0, 44999, 45000, 57000)]
+    [0.2, 0.2, 0.0667, 0.0222]
+    """
+
+    peak: float = 0.1
+    shape: Literal["drops", "cosine", "linear"] = "drops"
+    drops: tuple[float, ...] = ()  # epochs at which the rate is divided
+    drop_factor: float = 10.0
+    hold: float = 0.0  # epoch at which cosine and linear begin to fall
+    warmup: float = 0.0  # epochs of linear rise from 0
+    floor: float = 0.0  # where cosine and linear end, as a share of the peak
+
+    def __post_init__(self) -> None:
+        if not (self.peak > 0 and self.drop_factor > 0):
+            raise InputError(f"learning_rate: peak {self.peak} and drop_factor {self.drop_factor} must be above 0")
+
+    def per_step(self, steps_per_epoch: int, epochs: float, multiplier: float = 1.0) -> "Rate":
+        """Bind the schedule to a run: `epochs` is the whole run, the multiplier counted in."""
+        return Rate(self, steps_per_epoch * multiplier, round(steps_per_epoch * epochs))
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A learning-rate schedule of one run: step → rate."""
+
+    schedule: LearningRate
+    steps_per_anchor: float
+    total_steps: int
+
+    def __call__(self, step: int) -> float:
+        """Give the rate of a step.
+
+        >>> Rate(LearningRate(peak=1.0, shape="linear"), 10, 100)(50)
+        0.5
+        """
+        anchor = step / self.steps_per_anchor
+        if anchor < self.schedule.warmup:
+            return self.schedule.peak * min(1.0, (step + 1) / (self.schedule.warmup * self.steps_per_anchor))
+        return self.schedule.peak * self._share(step, anchor)
+
+    def _share(self, step: int, anchor: float) -> float:
+        if self.schedule.shape == "drops":
+            return float(self.schedule.drop_factor ** -sum(anchor >= drop for drop in self.schedule.drops))
+        begin = max(self.schedule.warmup, self.schedule.hold) * self.steps_per_anchor
+        left = 1 - min(1.0, max(0.0, step - begin) / max(1.0, self.total_steps - begin))
+        falling = (1 - cos(pi * left)) / 2 if self.schedule.shape == "cosine" else left
+        return self.schedule.floor + (1 - self.schedule.floor) * falling

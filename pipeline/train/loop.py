@@ -1,0 +1,110 @@
+"""The training loop, to be read from top to bottom."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from rigl_compress.pipeline.recipe import TrainConfig
+from rigl_compress.pipeline.train.data.dataset import DataSet, Split
+from rigl_compress.pipeline.train.learning_rate import Rate
+from rigl_compress.pipeline.train.optimizers import set_learning_rate
+from rigl_compress.pipeline.train.progress import Listener, Progress
+from rigl_compress.pipeline.train.randomness import generator
+from rigl_compress.pipeline.train.sparsifier import Sparsifier
+
+TICK = 100  # iterations between two reports; reading the loss waits for the device, so not at every one
+
+
+@dataclass
+class Job:
+    """Everything the loop works with."""
+
+    model: nn.Module
+    forward: Callable[[Tensor], Tensor]  # the model, possibly compiled
+    optimizer: Optimizer
+    sparse: Sparsifier
+    rate: Rate
+    data: DataSet
+    config: TrainConfig
+    seed: int
+    device: torch.device
+    listener: Listener
+    scaler: torch.amp.GradScaler  # of half precision; elsewhere it does nothing
+    epochs_done: int = 0
+    seen: dict[str, Any] = field(default_factory=dict)  # error, best_error, loss of the last evaluation
+
+
+def train_epochs(job: Job, end_of_epoch: Callable[[int, dict[str, Any]], None]) -> None:
+    """Train from where the job stands to its last epoch; `end_of_epoch` gets (epochs done, metrics)."""
+    config, scaler, autocast = job.config, job.scaler, _autocast(job)
+    per_epoch = len(job.data.train) // config.batch
+    for epoch in range(job.epochs_done, config.all_epochs):
+        job.model.train()
+        total = torch.zeros((), device=job.device)
+        batches = job.data.train.batches(config.batch, generator(job.seed, epoch, "order of the data"))
+        for iteration, (x, y) in enumerate(batches, start=1):
+            with autocast():
+                loss = F.cross_entropy(job.forward(x), y, label_smoothing=config.label_smoothing)
+            scaler.scale(loss / config.accumulate).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+            if iteration % config.accumulate == 0:
+                scaler.unscale_(job.optimizer)
+                set_learning_rate(job.optimizer, job.rate(job.sparse.steps))
+                if not job.sparse.step():  # True: a topology update took the place of the step
+                    if config.clip_gradient:  # now that the gradients of dead weights are gone
+                        nn.utils.clip_grad_norm_(job.model.parameters(), config.clip_gradient)
+                    scaler.step(job.optimizer)
+                scaler.update()
+                job.optimizer.zero_grad()
+            if iteration % TICK == 0:
+                job.listener(_progress(job, epoch, epoch * per_epoch + iteration, float(total) / iteration))
+        job.optimizer.zero_grad()  # batches that fill no whole step are left out: a resumed run could not know them
+        mean = float(total) / per_epoch
+        metrics = _metrics(job, epoch + 1, mean)
+        job.listener(_progress(job, epoch, (epoch + 1) * per_epoch, mean))
+        end_of_epoch(epoch + 1, metrics)
+
+
+def _autocast(job: Job) -> Callable[[], torch.autocast]:
+    kind = getattr(torch, job.config.precision)
+    return lambda: torch.autocast(job.device.type, dtype=kind, enabled=kind is not torch.float32)
+
+
+def _metrics(job: Job, epochs_done: int, loss: float) -> dict[str, Any]:
+    if epochs_done % job.config.evaluate_every == 0 or epochs_done == job.config.all_epochs:
+        error = error_rate(job.model, job.data.test)
+        job.seen["error"], job.seen["best_error"] = error, min(error, job.seen.get("best_error", error))
+    return {
+        "epoch": epochs_done,
+        "step": job.sparse.steps,
+        "updates": job.sparse.updates,
+        "learning_rate": job.rate(max(0, job.sparse.steps - 1)),
+        "train_loss": loss,
+        "changed": job.sparse.changed,
+        **job.seen,
+    }
+
+
+def _progress(job: Job, epoch: int, iteration: int, loss: float) -> Progress:
+    epochs = job.config.all_epochs
+    iterations = epochs * (len(job.data.train) // job.config.batch)
+    seen = job.seen.get("error"), job.seen.get("best_error")
+    return Progress(
+        iteration, iterations, epoch + 1, epochs, job.sparse.sparsity, job.sparse.changed, loss, seen[0], seen[1]
+    )
+
+
+@torch.no_grad()
+def error_rate(model: nn.Module, split: Split, batch: int = 10_000) -> float:
+    """Give the share of wrong answers in per cent, in evaluation mode."""
+    training = model.training
+    model.eval()
+    parts = (split[start : start + batch] for start in range(0, len(split), batch))
+    wrong = sum(int((model(part.x).argmax(dim=1) != part.y).sum()) for part in parts)
+    model.train(training)
+    return 100 * wrong / len(split)

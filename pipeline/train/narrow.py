@@ -1,0 +1,34 @@
+"""Small-Dense: the narrower dense network with as many parameters as the sparse one has."""
+
+import torch
+
+from rigl_compress.models.errors import InputError
+from rigl_compress.models.networks import ModelSpec
+
+
+def width_for_density(spec: ModelSpec, density: float) -> float:
+    """Find the width factor at which a network has the given share of its parameters.
+
+    >>> round(width_for_density(ModelSpec("lenet-300-100"), 0.02), 3)
+    0.022
+    """
+    wanted = density * parameter_count(spec)
+    if parameter_count(spec.with_options(width=1e-9)) > wanted:
+        raise InputError(f"no {spec.name} is narrow enough for a share of {density:.3g} of its parameters: lower the sparsity")
+    narrow, wide = 0.0, float(spec.options.get("width", 1.0))
+    for _ in range(40):  # far below the width of one neuron
+        middle = (narrow + wide) / 2
+        narrow, wide = (
+            (middle, wide) if parameter_count(spec.with_options(width=middle)) <= wanted else (narrow, middle)
+        )
+    return narrow
+
+
+def parameter_count(spec: ModelSpec) -> int:
+    """Count the parameters of a network without allocating them.
+
+    >>> parameter_count(ModelSpec("lenet-300-100"))
+    266610
+    """
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in spec.build().parameters())

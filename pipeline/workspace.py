@@ -1,0 +1,134 @@
+"""The folder of a run: what stands where, and how it is begun, taken up again or refused."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rigl_compress.models.artifacts import read_json, write_json, write_text
+from rigl_compress.models.errors import InputError
+from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.models.topology import Topology
+from rigl_compress.pipeline.recipe import Recipe, read_recipe
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder."""
+
+    path: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        """The resolved recipe."""
+        return self.path / "recipe.toml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON line per evaluated epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoint_file(self) -> Path:
+        """The latest checkpoint."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def begin_file(self) -> Path:
+        """The network before training: all initial weights, dead ones too, with a full topology."""
+        return self.path / "begin.safetensors"
+
+    @property
+    def model_file(self) -> Path:
+        """The trained network."""
+        return self.path / "model.safetensors"
+
+    @property
+    def result_file(self) -> Path:
+        """What came out, with command, seed, machine and date."""
+        return self.path / "result.json"
+
+    def topology_file(self, moment: str) -> Path:
+        """The topology at "begin" or "end"."""
+        return self.path / f"topology-{moment}.safetensors"
+
+    # Beginning
+
+    @classmethod
+    def create(cls, path: Path, recipe: Recipe, *, force: bool = False) -> "Run":
+        """Make a new run folder. One that exists is refused; with `force` an earlier run is replaced, nothing else."""
+        run = cls(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if not force:
+                raise InputError(
+                    f"{path} exists: choose another folder, continue with --resume, or replace with --force"
+                )
+            if not run.recipe_file.is_file():
+                raise InputError(f"{path} exists and is not a run: it is not replaced; choose another folder")
+            run._clear()
+        path.mkdir(parents=True, exist_ok=True)
+        write_text(run.recipe_file, recipe.to_toml())
+        return run
+
+    def _clear(self) -> None:
+        """Delete what an earlier run left, and no other file; the recipe stays until the new one takes its place."""
+        of_a_run = (self.metrics_file, self.checkpoint_file, self.begin_file, self.model_file, self.result_file)
+        for file in (*of_a_run, self.topology_file("begin"), self.topology_file("end")):
+            file.unlink(missing_ok=True)
+
+    @classmethod
+    def open(cls, path: Path | str) -> "Run":
+        """Open an existing run folder."""
+        run = cls(Path(path))
+        if not run.recipe_file.is_file():
+            raise InputError(f"{path} is not a run folder (no recipe.toml in it): make one with `rigl-compress train`")
+        return run
+
+    # Reading
+
+    def recipe(self) -> Recipe:
+        """The resolved recipe of the run."""
+        return read_recipe(self.recipe_file, str(self.recipe_file))
+
+    def model(self) -> SparseModel:
+        """The trained network."""
+        if not self.model_file.exists():
+            raise InputError(
+                f"{self.path} is not finished: continue with `rigl-compress train --run {self.path} --resume`"
+            )
+        return SparseModel.load(self.model_file)
+
+    def topology(self, moment: str) -> Topology:
+        """The topology at "begin" or "end"."""
+        return Topology.load(self.topology_file(moment))
+
+    def result(self) -> dict[str, Any]:
+        """What came out."""
+        content: dict[str, Any] = read_json(self.result_file)
+        return content
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """The lines of the metrics, oldest first; a kill may have cut the last one short."""
+        if self.metrics_file.exists():
+            for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError:
+                    return
+
+    # Writing
+
+    def keep_metrics(self, epochs: int) -> None:
+        """Forget the lines past an epoch: those after the checkpoint that training resumes from."""
+        lines = [json.dumps(row) + "\n" for row in self.metrics() if row["epoch"] <= epochs]
+        write_text(self.metrics_file, "".join(lines))
+
+    def add_metrics(self, row: Mapping[str, Any]) -> None:
+        """Append a line."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write what came out."""
+        write_json(self.result_file, {"format": 1, **result})

@@ -1,0 +1,52 @@
+"""Train sparse, deploy sparse: RigL, dead-neuron removal, sparse ONNX, honest benchmarks.
+
+Names are loaded on first use, so that importing the package (and `rigl-compress --help`) does not import torch.
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+__version__ = version("rigl-compress")
+
+_HOME = {
+    "InputError": "rigl_compress.models.errors",
+    "Method": "rigl_compress.pipeline.train.methods",
+    "SparseModel": "rigl_compress.models.sparse_model",
+    "Sparsifier": "rigl_compress.pipeline.train.sparsifier",
+    "SparsityConfig": "rigl_compress.pipeline.train.config",
+    "Topology": "rigl_compress.models.topology",
+    "count_flops": "rigl_compress.models.flops",
+}
+
+__all__ = [
+    "InputError",
+    "Method",
+    "SparseModel",
+    "Sparsifier",
+    "SparsityConfig",
+    "Topology",
+    "__version__",
+    "count_flops",
+]
+
+if TYPE_CHECKING:
+    from rigl_compress.models.errors import InputError as InputError
+    from rigl_compress.models.flops import count_flops as count_flops
+    from rigl_compress.models.sparse_model import SparseModel as SparseModel
+    from rigl_compress.models.topology import Topology as Topology
+    from rigl_compress.pipeline.train.config import SparsityConfig as SparsityConfig
+    from rigl_compress.pipeline.train.methods import Method as Method
+    from rigl_compress.pipeline.train.sparsifier import Sparsifier as Sparsifier
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home on first use (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'rigl_compress' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Show the lazily loaded names to completion."""
+    return sorted(__all__)

@@ -1,0 +1,53 @@
+"""What all tests share: one thread, and fixtures around `tiny`."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import Cli, Spoken, Trainer, write_mnist
+
+from rigl_compress.cli.main import main
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--refresh-golden", action="store_true", help="Write the golden files of tests/golden anew.")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def single_thread() -> Iterator[None]:
+    """Tiny tensors on several threads, beside other tests on the same cores, are ten times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small learnable data set under the names of MNIST."""
+    return write_mnist(tmp_path_factory.mktemp("data") / "mnist").parent
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, data_dir: Path) -> Trainer:
+    """Train tiny recipes below tmp_path: trainer("sparsity.method=set", run="one")."""
+    return Trainer(tmp_path, data_dir)
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Call the command line as the console script does: cli("train", "--recipe", "x")."""
+
+    def call(*arguments: object) -> Spoken:
+        monkeypatch.setattr(sys, "argv", ["/usr/bin/rigl-compress", *map(str, arguments)])
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Spoken(code, *capsys.readouterr())
+
+    return call

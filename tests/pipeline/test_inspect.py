@@ -1,0 +1,100 @@
+"""Looking into a run: counts per pixel, and their pictures."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import Trainer
+
+from rigl_compress.models.errors import InputError
+from rigl_compress.models.networks import ModelSpec
+from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.models.topology import Topology
+from rigl_compress.pipeline.inspect import ascii_map, inspection, layer_rows, pixel_map, side_by_side
+from rigl_compress.pipeline.pictures import connections_picture
+
+
+def captured(spec: ModelSpec, masks: dict[str, torch.Tensor]) -> SparseModel:
+    model, topology = spec.build(), Topology(masks)
+    topology.apply_to(model)
+    return SparseModel.capture(spec, model, topology, 0, {})
+
+
+def test_connections_are_counted_at_their_pixel() -> None:
+    mask = torch.zeros(3, 784, dtype=torch.bool)
+    mask[:, 5] = True  # row 0, column 5: all three units
+    mask[1, 28 * 27 + 2] = True
+    model = captured(ModelSpec("mlp", {"hidden": [3]}), {"fc1.weight": mask})
+    counts = pixel_map(model, model.topology)
+    assert counts is not None
+    assert counts.shape == (28, 28)
+    assert counts.nonzero().tolist() == [[0, 5], [27, 2]]
+    assert (counts[0, 5], counts[27, 2]) == (3, 1)
+
+
+def test_selected_inputs_are_put_back_in_their_place() -> None:
+    spec = ModelSpec("mlp", {"hidden": [2], "select": [30, 783]})
+    model = captured(spec, {"fc1.weight": torch.tensor([[True, True], [True, False]])})
+    counts = pixel_map(model, model.topology)
+    assert counts is not None
+    assert counts.nonzero().tolist() == [[1, 2], [27, 27]]
+    assert (counts[1, 2], counts[27, 27]) == (2, 1)
+
+
+def test_no_map_where_the_first_layer_does_not_read_pixels() -> None:
+    spec = ModelSpec("mlp", {"hidden": [2], "inputs": 100})
+    model = captured(spec, {"fc1.weight": torch.ones(2, 100, dtype=torch.bool)})
+    assert pixel_map(model, model.topology) is None
+
+
+def test_drawn_in_characters() -> None:
+    counts = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], [10, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 10]])
+    assert ascii_map(counts, largest=5) == [" ·░▒▓█", "█    █"]
+
+
+def test_shades_are_relative_to_the_largest_of_both_maps() -> None:
+    begin, end = torch.full((2, 5), 1), torch.full((2, 5), 5)
+    assert side_by_side(("begin", "end"), (begin, end)) == ["begin    end", "·····    █████"]
+
+
+def test_empty_maps_are_blank() -> None:
+    assert ascii_map(torch.zeros(4, 3), largest=0) == ["   ", "   "]
+
+
+def test_the_table_of_layers() -> None:
+    begin = Topology({"fc1.weight": torch.tensor([[True, False], [False, False]])})
+    end = Topology({"fc1.weight": torch.tensor([[False, True], [True, False]])})
+    assert layer_rows(begin, end) == [("fc1.weight", "2×2", "2", "50.00%", "2")]
+    assert layer_rows(end, end)[0][-1] == "0"
+
+
+def test_an_inspection_is_plain_data_of_a_run(trainer: Trainer) -> None:
+    run = trainer("train.epochs=2")
+    found = inspection(run)
+    assert found["result"] == run.result()
+    assert [(layer["name"], layer["active"]) for layer in found["layers"]] == [
+        (layer.name, layer.active) for layer in run.topology("end").layers
+    ]
+    for moment in ("begin", "end"):
+        counted = sum(sum(row) for row in found["connections_per_pixel"][moment])
+        assert counted == run.topology(moment).layers[0].active
+
+
+def is_picture(path: Path) -> bool:
+    content = path.read_bytes()
+    return content.startswith(b"\x89PNG\r\n\x1a\n") and content.endswith(b"IEND\xaeB`\x82") and len(content) > 10_000
+
+
+@pytest.mark.parametrize("method", ["rigl", "dense"])  # dense: no error at all in the last epochs, which no log shows
+def test_a_picture(trainer: Trainer, tmp_path: Path, method: str) -> None:
+    run = trainer(f"sparsity.method={method}")
+    connections_picture(run, tmp_path / "deep" / "picture.png")
+    assert is_picture(tmp_path / "deep" / "picture.png")
+
+
+def test_no_picture_without_pixels(trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trainer("train.epochs=1")
+    monkeypatch.setattr("rigl_compress.pipeline.pictures.pixel_map", lambda model, topology: None)
+    with pytest.raises(InputError, match="there is no map to draw"):
+        connections_picture(run, tmp_path / "picture.png")
+    assert not (tmp_path / "picture.png").exists()

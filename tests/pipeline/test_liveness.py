@@ -1,0 +1,147 @@
+"""What is dead, against brute force and the figures of FACTS."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import mean, stdev
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rigl_compress.models.topology import connections
+from rigl_compress.pipeline.prune.liveness import live_units, living_connections
+
+LENET = [784, 300, 100, 10]
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> list[Tensor]:
+    """Masks of a small perceptron, from nearly empty to nearly full."""
+    sizes = draw(st.lists(st.integers(1, 6), min_size=2, max_size=5))
+    density = draw(st.sampled_from([0.1, 0.3, 0.6, 0.9]))
+    random = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    return [torch.rand(outputs, inputs, generator=random) < density for inputs, outputs in pairwise(sizes)]
+
+
+def by_paths(masks: Sequence[Tensor]) -> list[list[bool]]:
+    """Brute force: a hidden unit lives when it is on a path from an input to an output, an input when on any path."""
+    matrices = [mask.double() for mask in masks]
+    sizes = [masks[0].shape[1], *(mask.shape[0] for mask in masks)]
+    live = []
+    for boundary, size in enumerate(sizes):
+        into = torch.eye(size, dtype=torch.float64)  # paths from the inputs to this boundary
+        for matrix in reversed(matrices[:boundary]):
+            into = into @ matrix
+        out = torch.eye(size, dtype=torch.float64)  # paths from this boundary to the outputs
+        for matrix in matrices[boundary:]:
+            out = matrix @ out
+        reached, heard = (into.sum(dim=1) > 0), (out.sum(dim=0) > 0)
+        live.append(torch.ones(size, dtype=torch.bool) if boundary == len(masks) else reached & heard)
+    return [units.tolist() for units in live]
+
+
+@given(chains())
+def test_living_is_being_on_a_path_from_input_to_output(masks: list[Tensor]) -> None:
+    assert [units.tolist() for units in live_units(masks)] == by_paths(masks)
+
+
+@given(chains())
+def test_living_connections_join_living_units(masks: list[Tensor]) -> None:
+    live = by_paths(masks)
+    expected = [
+        sum(live[index + 1][o] and live[index][i] for o, i in mask.nonzero().tolist())
+        for index, mask in enumerate(masks)
+    ]
+    assert living_connections(masks, live_units(masks)) == expected
+
+
+@given(chains())
+def test_nothing_more_dies_when_the_dead_are_removed(masks: list[Tensor]) -> None:
+    live = live_units(masks)
+    if all(units.any() for units in live):
+        smaller = [mask[live[index + 1]][:, live[index]] for index, mask in enumerate(masks)]
+        assert all(units.all() for units in live_units(smaller))
+
+
+@given(chains())
+def test_the_masks_stay_as_they_were(masks: list[Tensor]) -> None:
+    before = [mask.clone() for mask in masks]
+    live_units(masks)
+    assert all(torch.equal(mask, copy) for mask, copy in zip(masks, before, strict=True))
+
+
+def test_death_spreads_in_both_directions() -> None:
+    """Hidden unit 1 of the first layer has no input: its listener has no other, so that one's input dies too."""
+    first = torch.tensor([[True, False, False], [False, False, False]])
+    second = torch.tensor([[True, False], [False, True]])
+    third = torch.tensor([[True, True]])
+    assert [units.tolist() for units in live_units([first, second, third])] == [
+        [True, False, False],
+        [True, False],
+        [True, False],
+        [True],
+    ]
+
+
+def test_a_single_layer() -> None:
+    live = live_units([torch.tensor([[True, False], [False, False]])])
+    assert [units.tolist() for units in live] == [[True, False], [True, True]]
+
+
+# The figures of FACTS (3.2): LeNet-300-100 with random masks
+
+
+def random_masks(sparsities: Sequence[float], seed: int) -> list[Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    masks = []
+    for inputs, outputs, sparsity in zip(LENET[:-1], LENET[1:], sparsities, strict=True):
+        mask = torch.zeros(outputs * inputs, dtype=torch.bool)
+        mask[torch.randperm(len(mask), generator=random)[: connections(1 - sparsity, len(mask))]] = True
+        masks.append(mask.reshape(outputs, inputs))
+    return masks
+
+
+def architecture(masks: Sequence[Tensor]) -> list[int]:
+    return [int(units.sum()) for units in live_units(masks)]
+
+
+def one_pass(masks: Sequence[Tensor]) -> list[int]:
+    """The authors' rule: forwards, once, keep a unit with something before it and something behind it."""
+    kept = [masks[0].any(dim=0)]
+    for mask, following in pairwise(masks):
+        kept.append((mask & kept[-1]).any(dim=1) & following.any(dim=0))
+    return [int(units.sum()) for units in kept]
+
+
+def means_and_deviations(found: list[list[int]]) -> tuple[list[float], list[float]]:
+    columns = list(zip(*found, strict=True))
+    return [mean(column) for column in columns], [stdev(column) for column in columns]
+
+
+@pytest.mark.parametrize(
+    ("rule", "sparsities", "expected", "printed"),
+    [
+        (architecture, (0.998, 0.99, 0.9), (196.4, 114.6, 59.6), (191, 112, 54)),
+        (one_pass, (0.998, 0.99, 0.9), (354.7, 151.2, 59.6), (359, 150, 54)),
+        (architecture, (0.99, 0.891, 0.0), (745.5, 299.9, 100), (747, 299, 100)),
+        (one_pass, (0.99, 0.891, 0.0), (745.5, 299.9, 100), (747, 299, 100)),
+    ],
+)
+def test_random_masks_of_lenet(
+    rule: Callable[[Sequence[Tensor]], list[int]],
+    sparsities: tuple[float, ...],
+    expected: tuple[float, ...],
+    printed: tuple[int, ...],
+) -> None:
+    """Means over 20 seeds; what FACTS prints is one draw, within three standard deviations of them."""
+    means, deviations = means_and_deviations([rule(random_masks(sparsities, seed)) for seed in range(20)])
+    for found, deviation, usual, draw in zip(means, deviations, expected, printed, strict=False):
+        assert found == pytest.approx(usual, abs=0.1 + 3 * deviation / 20**0.5)
+        assert draw == pytest.approx(found, abs=3 * deviation + 1e-9)
+
+
+def test_at_the_sparsities_of_the_paper_one_pass_is_enough() -> None:
+    masks = [random_masks((0.99, 0.891, 0.0), seed) for seed in range(20)]
+    assert all(architecture(each)[:-1] == one_pass(each) for each in masks)

@@ -1,0 +1,294 @@
+"""Recipes: every shipped one, overrides, M× training, and what is said about wrong ones."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from rigl_compress.models.errors import InputError
+from rigl_compress.models.networks import ModelSpec
+from rigl_compress.pipeline.recipe import (
+    DataConfig,
+    Recipe,
+    StartConfig,
+    TrainConfig,
+    load_recipe,
+    parse_recipe,
+    shipped_recipes,
+)
+from rigl_compress.pipeline.train.config import SparsityConfig
+from rigl_compress.pipeline.train.data.catalog import DATASETS
+from rigl_compress.pipeline.train.data.dataset import DataSet, Split
+from rigl_compress.pipeline.train.progress import silent
+from rigl_compress.pipeline.train.stage import build_job, model_spec
+
+ROOT = Path(__file__).parents[2]
+every_recipe = pytest.mark.parametrize("name", list(shipped_recipes()))
+
+
+def error_of(text: str, *overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        parse_recipe(text, "mine.toml", overrides)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    return message
+
+
+# The shipped ones
+
+
+def test_what_is_shipped_is_the_folder_recipes() -> None:
+    assert list(shipped_recipes()) == sorted(path.stem for path in (ROOT / "recipes").glob("*.toml"))
+    assert "mnist-rigl-authors" in shipped_recipes()
+
+
+@every_recipe
+def test_it_is_named_like_its_file_and_says_what_it_is(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert len(recipe.about) > 20
+
+
+@every_recipe
+def test_the_resolved_recipe_is_the_recipe(name: str) -> None:
+    recipe = load_recipe(name)
+    assert parse_recipe(recipe.to_toml(), "resolved") == recipe
+
+
+def shaped_like(name: str) -> DataSet:
+    """As many samples as the real data set, of its shape, all one and the same zero in memory."""
+    spec = DATASETS[name]
+
+    def split(count: int) -> Split:
+        return Split(torch.zeros(1).expand(count, *spec.input_shape), torch.zeros(1, dtype=torch.int64).expand(count))
+
+    return DataSet(name, "zeros", spec.classes, spec.input_shape, split(spec.counts[0]), split(spec.counts[1]))
+
+
+@every_recipe
+def test_it_can_be_built(name: str) -> None:
+    """All that `train` does before the first step. What an earlier run would give is left out."""
+    recipe = replace(load_recipe(name), start=None)
+    if recipe.sparsity.method == "lottery":
+        recipe = replace(recipe, sparsity=replace(recipe.sparsity, method="static"))
+    data = shaped_like(recipe.data.name)
+    data = data.hold_out(recipe.data.holdout) if recipe.data.holdout else data
+    job = build_job(recipe, model_spec(recipe, data), data, torch.device("cpu"), silent)
+    assert job.sparse.topology.active > 0
+    assert job.rate(0) > 0
+
+
+@pytest.mark.parametrize("data", ["mnist-5k", "fashion-mnist"])
+def test_the_demo_can_be_built_on_other_data(data: str) -> None:
+    recipe = load_recipe("mnist-demo", [f"data.name={data}"])
+    found = shaped_like(data)
+    build_job(recipe, model_spec(recipe, found), found, torch.device("cpu"), silent)
+
+
+def test_the_authors_recipe_is_appendix_b() -> None:
+    recipe = load_recipe("mnist-rigl-authors")
+    assert recipe.sparsity.layers == {"fc1": 0.99, "fc2": 0.891, "fc3": 0.0}
+    assert (recipe.train.epochs, recipe.train.batch, recipe.sparsity.interval, recipe.sparsity.end) == (
+        200,
+        100,
+        100,
+        50_000,
+    )
+    assert (recipe.learning_rate.peak, recipe.learning_rate.drops, recipe.learning_rate.drop_factor) == (
+        0.2,
+        (75, 95),
+        3,
+    )
+
+
+# Text to recipe
+
+
+def test_a_name_is_enough() -> None:
+    assert parse_recipe('name = "mine"', "mine.toml") == Recipe("mine")
+
+
+def test_a_recipe_with_everything_survives_toml() -> None:
+    recipe = Recipe(
+        'a "quoted" näme',
+        about="two\nlines",
+        seed=2**63 - 1,
+        data=DataConfig("fashion-mnist", 100),
+        model=ModelSpec("mlp", {"hidden": [3, 4], "select": [1, 2]}),
+        train=TrainConfig(epochs=3, multiplier=0.5, precision="bfloat16", compile=True),
+        sparsity=SparsityConfig(
+            "snfs",
+            0.5,
+            dense=("first", "conv*"),
+            layers={"fc1.weight": 0.25},
+            end=9,
+            options={"momentum": 0.5},
+            variants=("round-up",),
+        ),
+        start=StartConfig("runs/a b", "initial", "end", "alive"),
+    )
+    assert parse_recipe(recipe.to_toml(), "resolved") == recipe
+
+
+def test_no_dense_layers_is_not_the_default() -> None:
+    assert parse_recipe('name = "a"\n[sparsity]\ndense = []', "a").sparsity.dense == ()
+    assert Recipe("a").sparsity.dense is None
+    recipe = parse_recipe('name = "a"\n[sparsity]\ndense = []', "a")
+    assert parse_recipe(recipe.to_toml(), "resolved") == recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed = 1", "mine.toml: key 'name' is missing"),
+        ("name = mine", "mine.toml is not valid TOML: Invalid value"),
+        ('name = "a"\n[train]\nepoch = 3', "mine.toml: unknown key 'train.epoch': did you mean 'epochs'? Known: a"),
+        ('name = "a"\n[trian]', "mine.toml: unknown key 'trian': did you mean 'train'? Known: about"),
+        ('name = "a"\n[sparsity]\nintervall = 3', "unknown key 'sparsity.intervall': did you mean 'interval'?"),
+        ('name = "a"\n[train]\nepochs = "3"', "mine.toml: train.epochs is '3', expected a whole number"),
+        ('name = "a"\n[train]\nepochs = 3.5', "mine.toml: train.epochs is 3.5, expected a whole number"),
+        ('name = "a"\ntrain = 3', "mine.toml: train is 3, expected a table"),
+        ('name = "a"\nformat = 2', "mine.toml: format is 2, expected one of 1"),
+        ('name = "a"\n[start]\nweights = "final"', "key 'start.run' is missing"),
+        ('name = "a"\n[start]\nrun = "x"\nweights = "last"', "start.weights is 'last', expected one of fresh, initial"),
+        ('name = "a"\n[sparsity.layers]\nfc1 = "all"', "sparsity.layers.fc1 is 'all', expected a number"),
+        ('name = "a"\n[sparsity]\nsparsity = 1.0', "sparsity is 1.0, expected at least 0 and below 1"),
+        ('name = "a"\n[sparsity]\nsparsity = nan', "sparsity is nan, expected at least 0 and below 1"),
+        ('name = "a"\n[sparsity.layers]\nfc1 = -0.1', "sparsity of layer 'fc1' is -0.1, expected at least 0"),
+        ('name = "a"\n[sparsity]\ndistribution = "erdos"', "unknown distribution 'erdos'"),
+        ('name = "a"\n[train]\nbatch = 0', "train.batch is 0, expected 1 or more"),
+        ('name = "a"\n[train]\nmultiplier = 0', "train.multiplier is 0.0, expected a factor above 0"),
+        ('name = "a"\n[train]\nmultiplier = inf', "train.multiplier is inf, expected a factor above 0"),
+        ('name = "a"\n[train]\nlabel_smoothing = 1.5', "label_smoothing is 1.5, expected a share between 0 and 1"),
+        ('name = "a"\n[train]\nclip_gradient = -1', "train.clip_gradient is -1.0, expected a norm"),
+        ('name = "a"\n[train]\nprecision = "float8"', "train.precision is 'float8', expected one of float32, bfloat16"),
+        ('name = "a"\n[learning_rate]\npeak = 0', "learning_rate: peak 0.0"),
+        ('name = "a"\nseed = -1', "seed is -1, expected a whole number from 0"),
+        (f'name = "a"\nseed = {2**63}', f"seed is {2**63}, expected a whole number from 0"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_one_sentence(text: str, message: str) -> None:
+    assert message in error_of(text)
+
+
+# Overrides
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "value"),
+    [
+        ("train.epochs=3", "train.epochs", 3),
+        (" train.epochs = 3 ", "train.epochs", 3),
+        ("learning_rate.peak=1e-2", "learning_rate.peak", 0.01),
+        ("learning_rate.drops=[60, 80]", "learning_rate.drops", (60.0, 80.0)),
+        ("train.compile=true", "train.compile", True),
+        ("data.name=mnist-5k", "data.name", "mnist-5k"),
+        ('data.name="mnist-5k"', "data.name", "mnist-5k"),
+        ("about=a = b", "about", "a = b"),
+        ("about=", "about", ""),
+        ("sparsity.layers.fc1=0.5", "sparsity.layers", {"fc1": 0.5}),
+        ('sparsity.layers."fc1.weight"=0.5', "sparsity.layers", {"fc1.weight": 0.5}),
+        ("sparsity.layers.'fc*'=0.5", "sparsity.layers", {"fc*": 0.5}),
+        ("sparsity.layers={fc1 = 0.5}", "sparsity.layers", {"fc1": 0.5}),
+        ("sparsity.dense=[]", "sparsity.dense", ()),
+        ('sparsity.dense=["first", "fc*"]', "sparsity.dense", ("first", "fc*")),
+        ("model.options.hidden=[3]", "model.options", {"hidden": [3]}),
+        ("start.run=runs/a", "start.run", "runs/a"),
+    ],
+)
+def test_overrides(override: str, path: str, value: Any) -> None:
+    found: Any = parse_recipe('name = "a"', "a", [*(["model.name=mlp"] if "model" in override else []), override])
+    for key in path.split("."):
+        found = getattr(found, key)
+    assert found == value
+
+
+def test_the_last_override_wins_over_the_recipe_and_the_others() -> None:
+    assert tiny.recipe("train.epochs=7", "train.epochs=8").train == replace(tiny.recipe().train, epochs=8)
+
+
+def test_an_override_adds_to_a_table() -> None:
+    text = 'name = "a"\n[sparsity.layers]\nfc1 = 0.5'
+    assert parse_recipe(text, "a", ["sparsity.layers.fc2=0.25"]).sparsity.layers == {"fc1": 0.5, "fc2": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.epochs", "override 'train.epochs' is not of the form key=value, e.g. train.epochs=10"),
+        ("=3", "override '=3' is not of the form key=value"),
+        ("sparsity.layers.fc*=0.5", "'sparsity.layers.fc*' is not a key: write table.key, with quotes around names"),
+        ("train..epochs=3", "'train..epochs' is not a key"),
+        ("name.first=3", "override 'name.first=3' goes into 'name', which is not a table"),
+        ("train.epoch=3", "mine.toml: unknown key 'train.epoch': did you mean 'epochs'?"),
+        ("train.epochs=many", "mine.toml: train.epochs is 'many', expected a whole number"),
+        ("train.epochs=[3]", "mine.toml: train.epochs is [3], expected a whole number"),
+        ("learning_rate.drops=60,80", "mine.toml: learning_rate.drops is '60,80', expected a list"),
+    ],
+)
+def test_wrong_overrides(override: str, message: str) -> None:
+    assert message in error_of('name = "a"', override)
+
+
+# Files
+
+
+def test_a_file_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(tiny.RECIPE, encoding="utf-8")
+    assert load_recipe(str(path)) == tiny.recipe()
+
+
+@pytest.mark.parametrize("source", ["mnist-rigl-author", "/nowhere/mnist-rigl-authors.toml", "", "."])
+def test_no_such_recipe(source: str) -> None:
+    with pytest.raises(InputError, match="give the path of a TOML file or a name") as caught:
+        load_recipe(source)
+    assert f"no recipe {source!r}" in str(caught.value)
+    assert "mnist-rigl-authors" in str(caught.value)
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"cannot read .*mine\.toml: .*; a recipe is a text file in TOML"):
+        load_recipe(str(tmp_path / "mine.toml"))
+
+
+# M× training
+
+
+def test_the_multiplier_scales_epochs_anchors_and_the_end_but_not_the_interval() -> None:
+    text = """
+    name = "a"
+    [learning_rate]
+    peak = 1.0
+    drops = [4, 8]
+    warmup = 1
+    [train]
+    epochs = 10
+    [sparsity]
+    end = 70
+    interval = 7
+    """
+    once, thrice = parse_recipe(text, "a"), parse_recipe(text, "a", ["train.multiplier=3"])
+    assert (once.train.all_epochs, thrice.train.all_epochs) == (10, 30)
+    assert (once.scaled_sparsity.end, thrice.scaled_sparsity.end) == (70, 210)
+    assert thrice.scaled_sparsity.interval == 7
+    rate = once.learning_rate.per_step(10, 10)
+    slow = thrice.learning_rate.per_step(10, 30, 3)
+    assert [round(slow(step), 6) for step in (29, 119, 120, 239, 240)] == [1, 1, 0.1, 0.1, 0.01]
+    assert [slow(3 * step + 2) for step in range(100)] == pytest.approx([rate(step) for step in range(100)])
+
+
+@pytest.mark.parametrize(("multiplier", "epochs", "end"), [(0.5, 5, 35), (0.01, 1, 1), (1.25, 12, 88), (5, 50, 350)])
+def test_broken_multipliers(multiplier: float, epochs: int, end: int) -> None:
+    recipe = parse_recipe('name = "a"', "a", ["train.epochs=10", "sparsity.end=70", f"train.multiplier={multiplier}"])
+    assert (recipe.train.all_epochs, recipe.scaled_sparsity.end) == (epochs, end)
+
+
+def test_without_an_end_it_is_three_quarters_of_the_longer_run() -> None:
+    recipe = parse_recipe('name = "a"', "a", ["train.multiplier=3"])
+    assert recipe.scaled_sparsity.end is None
+    assert recipe.scaled_sparsity.schedule(3000).end == 2250

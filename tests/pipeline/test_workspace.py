@@ -1,0 +1,106 @@
+"""The run folder: begun, taken up, refused, replaced."""
+
+from pathlib import Path
+
+import pytest
+from tiny import Trainer, recipe, untouched
+
+from rigl_compress.models.errors import InputError
+from rigl_compress.pipeline.workspace import Run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run.create(tmp_path / "run", recipe())
+
+
+def test_a_new_run_holds_its_resolved_recipe(run: Run) -> None:
+    assert [path.name for path in run.path.iterdir()] == ["recipe.toml"]
+    assert run.recipe() == recipe()
+    assert Run.open(str(run.path)) == run
+
+
+def test_folders_above_are_made_and_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    Run.create(tmp_path / "a" / "b", recipe())
+    (tmp_path / "empty").mkdir()
+    Run.create(tmp_path / "empty", recipe())
+
+
+def test_a_folder_that_exists_is_refused(run: Run) -> None:
+    message = "exists: choose another folder, continue with --resume, or replace with --force"
+    with untouched(run.path), pytest.raises(InputError, match=message):
+        Run.create(run.path, recipe("seed=1"))
+
+
+def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    for force in (False, True):
+        with untouched(tmp_path), pytest.raises(InputError, match="run exists"):
+            Run.create(tmp_path / "run", recipe(), force=force)
+
+
+def test_force_replaces_a_run(trainer: Trainer) -> None:
+    run = trainer("train.epochs=1")
+    Run.create(run.path, recipe("seed=1"), force=True)
+    assert [path.name for path in run.path.iterdir()] == ["recipe.toml"]
+    assert run.recipe() == recipe("seed=1")
+
+
+def test_force_never_deletes_what_is_not_a_run(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with untouched(tmp_path), pytest.raises(InputError, match="exists and is not a run: it is not replaced"):
+        Run.create(tmp_path, recipe(), force=True)
+
+
+def test_force_never_deletes_other_files_beside_a_run(run: Run) -> None:
+    (run.path / "thesis").mkdir()
+    (run.path / "thesis" / "thesis.tex").write_text("years of work")
+    Run.create(run.path, recipe("seed=1"), force=True)
+    assert (run.path / "thesis" / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize("place", [".", "none", "file"])
+def test_what_is_not_a_run_is_not_opened(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"is not a run folder .*: make one with `rigl-compress train`"):
+        Run.open(tmp_path / place)
+
+
+def test_a_damaged_recipe(run: Run) -> None:
+    run.recipe_file.write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"recipe\.toml"):
+        run.recipe()
+
+
+def test_an_unfinished_run_says_how_to_go_on(run: Run) -> None:
+    with pytest.raises(InputError) as caught:
+        run.model()
+    assert str(caught.value).endswith(f"is not finished: continue with `rigl-compress train --run {run.path} --resume`")
+
+
+def test_metrics(run: Run) -> None:
+    assert list(run.metrics()) == []
+    rows = [{"epoch": epoch, "error": 1 / epoch} for epoch in (1, 2, 3)]
+    for row in rows:
+        run.add_metrics(row)
+    assert list(run.metrics()) == rows
+    run.keep_metrics(2)
+    assert list(run.metrics()) == rows[:2]
+    run.keep_metrics(0)
+    assert list(run.metrics()) == []
+
+
+@pytest.mark.parametrize("kept", range(1, len('{"epoch": 2}')))
+def test_a_line_cut_short_by_a_kill_is_forgotten(run: Run, kept: int) -> None:
+    run.add_metrics({"epoch": 1})
+    with run.metrics_file.open("a") as file:
+        file.write('{"epoch": 2}'[:kept])
+    assert list(run.metrics()) == [{"epoch": 1}]
+    run.keep_metrics(5)
+    run.add_metrics({"epoch": 2})
+    assert list(run.metrics()) == [{"epoch": 1}, {"epoch": 2}]
+
+
+def test_the_result_is_json_with_a_format(run: Run) -> None:
+    run.write_result({"final_error": 1.5})
+    assert run.result() == {"format": 1, "final_error": 1.5}

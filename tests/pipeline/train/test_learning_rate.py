@@ -1,0 +1,73 @@
+"""The learning rate as a function of the step."""
+
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rigl_compress.models.errors import InputError
+from rigl_compress.pipeline.train.learning_rate import LearningRate
+
+schedules = st.builds(
+    LearningRate,
+    peak=st.floats(1e-4, 10),
+    shape=st.sampled_from(["drops", "cosine", "linear"]),
+    drops=st.lists(st.floats(0, 20), max_size=3).map(tuple),
+    drop_factor=st.floats(1, 10),
+    hold=st.floats(0, 15),
+    warmup=st.floats(0, 5),
+    floor=st.floats(0, 1),
+)
+
+
+def test_the_authors_schedule() -> None:
+    rate = LearningRate(peak=0.2, drops=(75, 95), drop_factor=3).per_step(600, 200)
+    steps = (0, 44_999, 45_000, 56_999, 57_000, 119_999)
+    assert [rate(step) for step in steps] == pytest.approx([0.2, 0.2, 0.2 / 3, 0.2 / 3, 0.2 / 9, 0.2 / 9])
+
+
+def test_linear_from_the_peak_to_nothing() -> None:
+    rate = LearningRate(peak=2.0, shape="linear").per_step(10, 10)
+    assert [rate(step) for step in (0, 25, 50, 99, 100, 101)] == pytest.approx([2, 1.5, 1, 0.02, 0, 0])
+
+
+def test_cosine_from_the_peak_to_the_floor() -> None:
+    rate = LearningRate(peak=2.0, shape="cosine", floor=0.1).per_step(10, 10)
+    assert [rate(step) for step in (0, 50, 100, 200)] == pytest.approx([2, 1.1, 0.2, 0.2])
+    assert rate(25) > 1.5
+
+
+def test_warmup_rises_in_a_line_and_ends_at_the_peak() -> None:
+    rate = LearningRate(peak=1.0, warmup=2).per_step(5, 10)
+    assert [rate(step) for step in range(12)] == pytest.approx([0.1 * n for n in range(1, 11)] + [1.0, 1.0])
+
+
+def test_the_fall_begins_after_the_warmup() -> None:
+    rate = LearningRate(peak=1.0, shape="linear", warmup=5).per_step(10, 10)
+    assert [rate(step) for step in (49, 50, 75, 100)] == pytest.approx([1, 1, 0.5, 0])
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine"])
+def test_the_peak_can_be_held(shape: Literal["linear", "cosine"]) -> None:
+    rate = LearningRate(peak=1.0, shape=shape, hold=6).per_step(10, 10)
+    assert [rate(step) for step in (0, 60, 80, 100)] == pytest.approx([1, 1, 0.5, 0])
+
+
+@given(schedules, st.integers(0, 300))
+def test_never_negative_and_never_above_the_peak(schedule: LearningRate, step: int) -> None:
+    assert 0 <= schedule.per_step(10, 20)(step) <= schedule.peak * (1 + 1e-9)
+
+
+@given(schedules, st.sampled_from([2, 5, 10]), st.integers(0, 199))
+def test_longer_training_is_the_same_curve_stretched(schedule: LearningRate, longer: int, step: int) -> None:
+    """M× training scales all anchors. (Within the warm-up a step is a rise, so the curve is not the same there.)"""
+    if step >= schedule.warmup * 10:
+        short, long = schedule.per_step(10, 20), schedule.per_step(10, 20 * longer, longer)
+        assert long(step * longer) == pytest.approx(short(step))
+
+
+@pytest.mark.parametrize("wrong", [{"peak": 0.0}, {"peak": -1.0}, {"drop_factor": 0.0}, {"peak": float("nan")}])
+def test_wrong_values_are_named(wrong: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=rf"learning_rate: .*{next(iter(wrong.values()))}.* must be above 0"):
+        LearningRate(**wrong)  # type: ignore[arg-type]

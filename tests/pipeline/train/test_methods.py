@@ -1,0 +1,223 @@
+"""Every registered method keeps the promises of its kind; each one does what its name says."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rigl_compress.models.errors import InputError
+from rigl_compress.models.topology import connections
+from rigl_compress.pipeline.train.costs import COSTS
+from rigl_compress.pipeline.train.methods import METHODS, VARIANTS, find_method
+from rigl_compress.pipeline.train.quotas import share_whole
+from rigl_compress.pipeline.train.schedules import pruned_density
+from rigl_compress.pipeline.train.sparsifier import Sparsifier
+
+DENSE = ("dense", "small-dense")
+MOVING = ("set", "deepr", "dsr", "snfs", "snfs-redistribute", "rigl", "dnw")
+LAYERWISE = ("static", "lottery", "snip", "set", "deepr", "snfs", "rigl", "pruning", "dnw")
+SPARSITY, STEPS = 0.7, 60
+
+
+class Trial:
+    """A small network that learns, and what can be seen of it from outside."""
+
+    def __init__(self, method: str, **settings: object) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(12, 30), nn.ReLU(), nn.Linear(30, 20), nn.ReLU(), nn.Linear(20, 4))
+        self.first = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        chosen = {"sparsity": SPARSITY, "total_steps": STEPS, "interval": 5, **settings}
+        self.sparse = Sparsifier(self.model, self.optimizer, method=method, **chosen)
+        self.begin = self.sparse.topology
+        self.losses: list[float] = []
+
+    def train(self, count: int) -> "Trial":
+        for x, y in batches(count, len(self.losses)):
+            loss = F.cross_entropy(self.model(x), y)
+            loss.backward()
+            self.losses.append(loss.item())
+            if not self.sparse.step():
+                self.optimizer.step()
+            self.optimizer.zero_grad()
+        return self
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        parameters = dict(self.model.named_parameters())
+        return {name: parameters[name].detach() for name in self.sparse.topology}
+
+
+def batches(count: int, begin: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for index in range(begin, begin + count):
+        x = torch.randn(64, 12, generator=torch.Generator().manual_seed(index))
+        yield x, x[:, :4].argmax(dim=1)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_conformance(method: str) -> None:
+    trial, twin = Trial(method).train(STEPS), Trial(method).train(STEPS)
+    end = trial.sparse.topology
+    # dead weights are exactly zero
+    assert all(not trial.weights[name][~mask].any() for name, mask in end.items())
+    # the budget is met in the end: per layer, or over all where the method moves connections between layers
+    target = {name: connections(d, end[name].numel()) for name, d in trial.sparse.config.densities(trial.model).items()}
+    found = {layer.name: layer.active for layer in end.layers}
+    if method in LAYERWISE:
+        assert found == target
+    assert sum(found.values()) == sum(target.values())
+    assert trial.sparse.sparsity == pytest.approx(end.sparsity)
+    # the topology moves or stands still, as it should
+    assert (end != trial.begin) == (method in (*MOVING, "snip", "pruning"))
+    # it learns, and does so again in the same way
+    assert trial.losses[-1] < 0.75 * trial.losses[0]
+    assert end == twin.sparse.topology
+    assert all(torch.equal(trial.weights[name], twin.weights[name]) for name in end)
+    # its cost is known
+    assert method in COSTS
+
+
+def test_snip_keeps_the_connections_of_the_highest_saliency() -> None:
+    trial = Trial("snip")
+    assert trial.begin.sparsity == 0
+    x, y = next(batches(1, 0))
+    F.cross_entropy(trial.model(x), y).backward()
+    weight = trial.model[2].weight
+    saliency = (weight.detach() * weight.grad).abs()  # type: ignore[union-attr, operator]
+    assert trial.sparse.step()  # in the place of the first step
+    kept = trial.sparse.topology["2.weight"]
+    assert saliency[kept].min() >= saliency[~kept].max()
+    assert not trial.sparse.update_due
+
+
+def test_pruning_follows_the_cubic_schedule() -> None:
+    trial = Trial("pruning", begin=10, end=40, interval=10)
+    found = []
+    for _ in range(6):
+        trial.train(10)
+        found.append(trial.sparse.topology.layers[1].active)
+    target = connections(trial.sparse.config.densities(trial.model)["2.weight"], 600)
+    curve = [connections(pruned_density(passed, target / 600), 600) for passed in (0, 1 / 3, 2 / 3, 1)]
+    assert found == [600, curve[0], curve[1], curve[2], curve[3], target]
+
+
+def test_pruning_reaches_its_target_though_the_interval_does_not_divide_the_schedule() -> None:
+    trial = Trial("pruning", begin=0, end=33, interval=10).train(40)
+    densities = trial.sparse.config.densities(trial.model)
+    assert trial.sparse.topology.layers[0].active == connections(densities["0.weight"], 360)
+
+
+def test_set_grows_elsewhere_than_rigl() -> None:
+    assert Trial("set").train(30).sparse.topology != Trial("rigl").train(30).sparse.topology
+
+
+def test_snfs_remembers_the_dense_gradient_in_places_without_connections() -> None:
+    trial = Trial("snfs", options={"momentum": 0.5})
+    x, y = next(batches(1, 0))
+    F.cross_entropy(trial.model(x), y).backward()
+    gradient = trial.model[2].weight.grad.clone()  # type: ignore[union-attr, operator]
+    trial.sparse.step()
+    momentum = trial.sparse.state_dict()["memory"]["2.weight"]["momentum"]
+    assert torch.allclose(momentum, 0.5 * gradient)
+    assert momentum[~trial.begin["2.weight"]].any()
+
+
+def test_dsr_moves_connections_between_layers() -> None:
+    trial = Trial("dsr").train(STEPS)
+    before, after = ([layer.active for layer in t.layers] for t in (trial.begin, trial.sparse.topology))
+    assert before != after
+    assert sum(before) == sum(after)
+
+
+def test_deepr_drops_exactly_the_weights_that_crossed_zero() -> None:
+    trial = Trial("deepr", interval=1, end=STEPS).train(20)
+    memory = trial.sparse.state_dict()["memory"]
+    for name, weight in trial.weights.items():
+        assert (weight * memory[name]["sign"] >= 0).all()
+    assert trial.sparse.topology.changed(trial.begin) > 0
+
+
+def test_deepr_walks_at_random() -> None:
+    cold, hot = (Trial("deepr", options={"temperature": heat, "l1": 0.0}).train(3) for heat in (0.0, 1e-4))
+    assert not torch.allclose(cold.weights["0.weight"], hot.weights["0.weight"], atol=1e-4)
+
+
+def test_dnw_computes_with_the_largest_weights_and_trains_all() -> None:
+    trial = Trial("dnw").train(30)
+    unseen = trial.sparse.state_dict()["memory"]
+    moved = 0
+    for name, mask in trial.sparse.topology.items():
+        every = unseen[name]["unseen"]
+        if mask.all():
+            continue
+        assert every[mask].abs().min() >= every[~mask].abs().max()
+        assert torch.equal(trial.weights[name], every * mask)
+        dead = ~mask & ~trial.begin[name]
+        moved += int((every[dead] != trial.first[name][dead]).sum())
+    assert moved > 100  # weights that never were seen have learned
+
+
+def test_static_never_updates() -> None:
+    trial = Trial("static").train(STEPS)
+    assert (trial.sparse.updates, trial.sparse.steps) == (0, STEPS)
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_variants_of_rigl_keep_the_count(variant: str) -> None:
+    trial, plain = Trial("rigl", variants=(variant,)).train(STEPS), Trial("rigl").train(STEPS)
+    assert [layer.active for layer in trial.sparse.topology.layers] == [layer.active for layer in trial.begin.layers]
+    assert any(not torch.equal(trial.weights[name], plain.weights[name]) for name in plain.weights)
+
+
+def test_step_and_update_takes_every_step() -> None:
+    trial = Trial("rigl", variants=("step-and-update",)).train(STEPS)
+    assert trial.sparse.steps == STEPS
+    assert trial.sparse.updates > 0
+
+
+def test_reset_regrown_wipes_what_the_paper_keeps() -> None:
+    """With α = 1 everything is dropped; what has the highest gradients comes back: with its weight, or without."""
+    for variants, kept in (((), True), (("reset-regrown",), False)):
+        trial = Trial("rigl", variants=variants, fraction=1.0, begin=10, decay="constant").train(10)
+        before = trial.sparse.topology
+        trial.train(1)
+        regrown = trial.sparse.topology["2.weight"] & before["2.weight"]
+        assert regrown.any()
+        assert bool(trial.weights["2.weight"][regrown].any()) is kept
+
+
+def test_born_along_the_gradient() -> None:
+    trial = Trial("rigl", variants=("born-along-gradient",), options={"birth_scale": 0.1})
+    x, y = next(batches(1, 0))
+    F.cross_entropy(trial.model(x), y).backward()
+    gradient = trial.model[2].weight.grad.clone()  # type: ignore[union-attr, operator]
+    trial.sparse.step()
+    born = trial.sparse.topology["2.weight"] & ~trial.begin["2.weight"]
+    assert torch.allclose(trial.weights["2.weight"][born], -0.1 * gradient[born])
+
+
+def test_options_are_checked() -> None:
+    assert find_method("snfs", {"momentum": 0.99}, []).options == {"momentum": 0.99}
+    with pytest.raises(InputError, match=r"no option .momentun.: did you mean .momentum."):
+        find_method("snfs", {"momentun": 0.99}, [])
+
+
+def test_a_method_is_a_value() -> None:
+    assert replace(METHODS["rigl"], name="mine").grow is METHODS["rigl"].grow
+
+
+@pytest.mark.parametrize(
+    ("total", "shares", "room", "expected"),
+    [
+        (10, [1, 1], [10, 10], [5, 5]),
+        (10, [1, 1], [3, 10], [3, 7]),
+        (5, [1, 0], [2, 10], [2, 3]),
+        (7, [2, 1, 1], [9, 9, 9], [3, 2, 2]),
+        (9, [1, 1], [2, 2], [2, 2]),
+    ],
+)
+def test_shares_in_whole_numbers(total: int, shares: list[float], room: list[int], expected: list[int]) -> None:
+    assert share_whole(total, shares, room) == expected

@@ -1,0 +1,94 @@
+"""Optimizers by name."""
+
+import pytest
+import torch
+from torch import nn
+
+from rigl_compress.models.errors import InputError
+from rigl_compress.pipeline.train.optimizers import OPTIMIZERS, OptimizerConfig, build_optimizer, set_learning_rate
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_weights_decay_and_nothing_else(name: str) -> None:
+    model = network()
+    optimizer = build_optimizer(model, OptimizerConfig(name, weight_decay=0.01))
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert {key: decay[id(parameter)] for key, parameter in model.named_parameters()} == {
+        "0.weight": 0.01,
+        "0.bias": 0.0,
+        "1.weight": 0.0,
+        "1.bias": 0.0,
+        "3.weight": 0.01,
+        "3.bias": 0.0,
+    }
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_nothing_moves_until_a_rate_is_set(name: str) -> None:
+    model = network()
+    optimizer = build_optimizer(model, OptimizerConfig(name))
+    before = [parameter.clone() for parameter in model.parameters()]
+
+    def step() -> list[bool]:
+        model.zero_grad()
+        model(torch.ones(4, 1, 3, 3)).square().sum().backward()
+        optimizer.step()
+        return [torch.equal(parameter, old) for parameter, old in zip(model.parameters(), before, strict=True)]
+
+    assert all(step())
+    set_learning_rate(optimizer, 0.1)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1]
+    assert not all(step())
+
+
+def test_sgd_settings() -> None:
+    (group,) = build_optimizer(network(), OptimizerConfig(momentum=0.8)).param_groups
+    assert (group["momentum"], group["nesterov"]) == (0.8, True)
+    (group,) = build_optimizer(network(), OptimizerConfig(momentum=0.0)).param_groups
+    assert (group["momentum"], group["nesterov"]) == (0.0, False), "torch refuses Nesterov without momentum"
+
+
+def test_adam_settings() -> None:
+    (group,) = build_optimizer(network(), OptimizerConfig("adam", beta2=0.9)).param_groups
+    assert group["betas"] == (0.9, 0.9)
+
+
+def test_adamw_decays_apart_from_the_gradient() -> None:
+    assert isinstance(build_optimizer(network(), OptimizerConfig("adamw")), torch.optim.AdamW)
+
+
+def test_a_group_per_weight_decay() -> None:
+    config = OptimizerConfig(weight_decay=0.1, weight_decays={"Linear": 0.3})
+    assert {
+        group["weight_decay"]: len(group["params"]) for group in build_optimizer(network(), config).param_groups
+    } == {
+        0.1: 1,
+        0.0: 4,
+        0.3: 1,
+    }
+
+
+def test_decay_of_a_layer_that_is_not_there() -> None:
+    with pytest.raises(InputError, match="layer 'fc9' matches nothing"):
+        build_optimizer(network(), OptimizerConfig(weight_decays={"fc9": 0.1}))
+
+
+def test_an_unknown_optimizer() -> None:
+    with pytest.raises(InputError, match="unknown optimizer 'adm': did you mean 'adam'"):
+        build_optimizer(network(), OptimizerConfig("adm"))
+
+
+def test_weights_do_not_grow() -> None:
+    with pytest.raises(InputError, match=r"weight_decay is -0.5, expected 0 or more"):
+        OptimizerConfig(weight_decay=-0.5)
+
+
+@pytest.mark.parametrize("wrong", [OptimizerConfig(momentum=-1.0), OptimizerConfig("adam", beta2=2.0)])
+def test_values_that_torch_refuses(wrong: OptimizerConfig) -> None:
+    with pytest.raises(InputError, match=rf"optimizer '{wrong.name}': .*; change \[optimizer\] of the recipe"):
+        build_optimizer(network(), wrong)
