@@ -15,7 +15,7 @@ import rigl_compress
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "rigl_compress"
-CODE = ("cli", "exporters", "models", "pipeline")
+CODE = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
 
 
 def test_all_is_what_completion_shows() -> None:
@@ -65,7 +65,7 @@ def test_the_console_script() -> None:
 
 def test_every_folder_of_the_package_is_a_link_to_the_root() -> None:
     folders = {path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert {path.name for path in folders} >= {*CODE, "recipes"}
+    assert {path.name for path in folders} == {*CODE, "recipes"} >= {"cli", "exporters", "models", "pipeline"}
     for path in folders:
         assert path.is_symlink(), path.name
         assert not path.readlink().is_absolute(), "a link into this machine's folders breaks elsewhere"
@@ -92,10 +92,11 @@ def test_the_wheel_holds_every_module_and_recipe_and_no_tests(tmp_path: Path) ->
     modules = {f"rigl_compress/{path.relative_to(ROOT)}" for folder in CODE for path in (ROOT / folder).rglob("*.py")}
     recipes = {f"rigl_compress/{path.relative_to(ROOT)}" for path in (ROOT / "recipes").glob("*.toml")}
     assert recipes
-    assert {name for name in names if ".dist-info/" not in name} == {
+    assert {name for name in names if name.endswith((".py", ".toml"))} == {
         *modules,
         *recipes,
         "rigl_compress/__init__.py",
-        "rigl_compress/py.typed",
     }
+    assert "rigl_compress/py.typed" in names
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"rigl_compress"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)

@@ -30,6 +30,7 @@ def save_checkpoint(
         "progress": dict(progress),
         "counters": state["counters"],
         "updated_at": state["updated_at"],
+        "pending": state["pending"],
         "optimizer": optimizer_numbers,
     }
     save_artifact(path, KIND, tensors | optimizer_tensors, content)

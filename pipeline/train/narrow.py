@@ -14,7 +14,9 @@ def width_for_density(spec: ModelSpec, density: float) -> float:
     """
     wanted = density * parameter_count(spec)
     if parameter_count(spec.with_options(width=1e-9)) > wanted:
-        raise InputError(f"no {spec.name} is narrow enough for a share of {density:.3g} of its parameters: lower the sparsity")
+        raise InputError(
+            f"no {spec.name} is narrow enough for a share of {density:.3g} of its parameters: lower the sparsity"
+        )
     narrow, wide = 0.0, float(spec.options.get("width", 1.0))
     for _ in range(40):  # far below the width of one neuron
         middle = (narrow + wide) / 2

@@ -110,6 +110,7 @@ class Sparsifier:
         return {
             "counters": {"steps": self.steps, "updates": self.updates, "changed": self.changed},
             "updated_at": self._updated_at,
+            "pending": self._pending,
             "masks": {layer.name: layer.mask.clone() for layer in self._layers},
             "memory": {
                 layer.name: {key: value.clone() for key, value in layer.memory.items()} for layer in self._layers
@@ -120,7 +121,7 @@ class Sparsifier:
         """Take up where `state_dict` was taken. The weights and the optimizer are loaded by their owners."""
         counters = state["counters"]
         self.steps, self.updates, self.changed = counters["steps"], counters["updates"], counters["changed"]
-        self._updated_at, self._pending = state["updated_at"], None
+        self._updated_at, self._pending = state["updated_at"], state.get("pending")
         for layer in self._layers:
             mask = state["masks"].get(layer.name)
             if mask is None or mask.shape != layer.mask.shape:

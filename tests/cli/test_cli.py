@@ -417,6 +417,10 @@ def test_a_folder_that_is_not_a_run(cli: Cli, tmp_path: Path, words: tuple[str, 
         assert f"{place} is not a run folder (no recipe.toml in it): make one with `rigl-compress train`" in said
 
 
+def test_a_name_of_two_lines_is_said_in_one(cli: Cli, tmp_path: Path) -> None:
+    assert f"error: {tmp_path / 'two lines'} is not a run folder" in complaint(cli("inspect", tmp_path / "two\nlines"))
+
+
 def test_a_run_that_is_not_finished(cli: Cli, tmp_path: Path) -> None:
     Run.create(tmp_path / "run", tiny.recipe())
     said = complaint(cli("inspect", tmp_path / "run"))

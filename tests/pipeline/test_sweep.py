@@ -3,12 +3,15 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
 from tiny import Trainer, snapshot, untouched
 
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.recipe import Recipe
 from rigl_compress.pipeline.sweep import COLUMNS, Cell, Outcome, cells, grid_values, markdown, plan, rows, sweep
 from rigl_compress.pipeline.train.stage import train
 from rigl_compress.pipeline.workspace import Run
@@ -111,14 +114,24 @@ def test_two_by_two(source: str, tmp_path: Path, trainer: Trainer) -> None:
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_finished_runs_are_not_repeated(source: str, tmp_path: Path, trainer: Trainer) -> None:
+def test_finished_runs_are_not_repeated(
+    source: str, tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[int] = []
+
+    def counting(recipe: Recipe, *arguments: Any, **options: Any) -> SparseModel:
+        trained.append(recipe.seed)
+        return train(recipe, *arguments, **options)
+
     def go(count: int) -> list[Outcome]:
         return sweep(source, [], cells([], range(count)), tmp_path / "out", 1, trainer.here())
 
+    monkeypatch.setattr("rigl_compress.pipeline.sweep.train", counting)
     first = go(2)
     before = snapshot(tmp_path / "out")
     again = go(3)
     assert again[:2] == first
+    assert trained == [0, 1, 2]
     after = snapshot(tmp_path / "out")
     assert all(after[name] == content for name, content in before.items() if name != "sweep.json")
     assert len(json.loads(after["sweep.json"])["runs"]) == 3

@@ -62,10 +62,8 @@ def npm_package(package: str, folder: str, rebuild: Rebuild = by_file_name) -> S
     """
 
     def pack(where: Path) -> Path:
-        npm, quick = (
-            _tool("npm"),
-            ["--fetch-retries=0", "--prefer-offline"],
-        )  # a version never changes: its cache will do
+        # A version never changes: what npm has in its own cache will do.
+        npm, quick = _tool("npm"), ["--fetch-retries=0", "--prefer-offline"]
         _run([npm, "view", package, "version", *quick], where)
         _run([npm, "pack", package, "--ignore-scripts", *quick], where, FETCH_SECONDS)
         return _only(where, "*.tgz")

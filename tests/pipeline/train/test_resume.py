@@ -3,16 +3,19 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
+import torch
 from tiny import Cli, StoppedError, Trainer, stop_at, untouched
 
 from rigl_compress.models.errors import InputError
@@ -61,7 +64,6 @@ def test_every_kind_of_method_and_optimizer(trainer: Trainer, method: str, optim
         "train.checkpoint_every=3",
         "train.evaluate_every=3",
         "train.accumulate=4",  # 15 batches: three are left over at the end of an epoch
-        "train.precision=float16",  # the scale of the loss goes down and up
         "train.multiplier=1.5",
         "optimizer.name=adamw",
         "data.holdout=60",
@@ -70,6 +72,18 @@ def test_every_kind_of_method_and_optimizer(trainer: Trainer, method: str, optim
 def test_every_kind_of_training(trainer: Trainer, setting: str) -> None:
     whole = trainer(setting, run="whole")
     assert_same_run(stopped_and_resumed(trainer, setting), whole)
+
+
+@pytest.mark.parametrize("method", ["rigl", "static", "set"])
+def test_the_scale_of_half_precision(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """It is doubled after every third step, so that gradients soon overflow and steps are left out."""
+    monkeypatch.setattr(torch.amp, "GradScaler", partial(torch.amp.GradScaler, growth_interval=3))
+    settings = ["train.precision=float16", f"sparsity.method={method}", "sparsity.interval=7"]
+    whole = trainer(*settings, run="whole")
+    for epoch in range(1, tiny.EPOCHS):
+        stopped = stopped_and_resumed(trainer, *settings, at=epoch * tiny.STEPS_PER_EPOCH + 1)
+        assert_same_run(stopped, whole)
+        shutil.rmtree(stopped.path)
 
 
 @pytest.mark.parametrize("at", [1, tiny.STEPS_PER_EPOCH, 2 * tiny.STEPS_PER_EPOCH, 4 * tiny.STEPS_PER_EPOCH])

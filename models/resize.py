@@ -1,0 +1,173 @@
+"""Smaller copies of layers: some of their inputs, some of their outputs, everything else as it was."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rigl_compress.models.errors import InputError
+
+Kept = Tensor | None  # positions that stay, in order; None: all of them
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def resized(module: nn.Module, inputs: Kept, outputs: Kept) -> nn.Module:
+    """Give a copy of a layer that has only the kept inputs and outputs.
+
+    >>> small = resized(nn.Linear(4, 3), torch.tensor([0, 2]), torch.tensor([1]))
+    >>> small.weight.shape, small
+    (torch.Size([1, 2]), Linear(in_features=2, out_features=1, bias=True))
+    """
+    for types, resize in _RESIZERS:
+        if isinstance(module, types):
+            copy = deepcopy(module)
+            resize(copy, inputs, outputs)
+            return copy
+    raise InputError(f"a layer of type {type(module).__name__} cannot be made smaller")
+
+
+def _pick(tensor: Tensor, dim: int, kept: Kept) -> Tensor:
+    return tensor if kept is None else tensor.index_select(dim, kept.to(tensor.device))
+
+
+def _cut(module: nn.Module, name: str, dim: int, kept: Kept) -> None:
+    """Keep some slices of a parameter or a buffer, if the layer has it."""
+    tensor = getattr(module, name, None)
+    if tensor is None or kept is None:
+        return
+    small = _pick(tensor.detach(), dim, kept).clone()
+    setattr(module, name, nn.Parameter(small, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else small)
+
+
+def _count(kept: Kept, before: int) -> int:
+    return before if kept is None else len(kept)
+
+
+def _linear(layer: Any, inputs: Kept, outputs: Kept) -> None:
+    _cut(layer, "weight", 0, outputs)
+    _cut(layer, "weight", 1, inputs)
+    _cut(layer, "bias", 0, outputs)
+    layer.in_features, layer.out_features = _count(inputs, layer.in_features), _count(outputs, layer.out_features)
+
+
+def _convolution(layer: Any, inputs: Kept, outputs: Kept) -> None:
+    _cut(layer, "weight", 0, outputs)
+    _cut(layer, "bias", 0, outputs)
+    per_group = layer.in_channels // layer.groups
+    if layer.groups == 1:
+        _cut(layer, "weight", 1, inputs)
+    elif inputs is not None:  # whole groups stay or go: a group's weights are rows of the tensor
+        layer.groups = len(inputs) // per_group
+    layer.in_channels, layer.out_channels = _count(inputs, layer.in_channels), _count(outputs, layer.out_channels)
+
+
+def _norm(layer: Any, inputs: Kept, outputs: Kept) -> None:
+    del inputs
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        _cut(layer, name, 0, outputs)
+    layer.num_features = _count(outputs, layer.num_features)
+
+
+def _group_norm(layer: Any, inputs: Kept, outputs: Kept) -> None:
+    del inputs  # only where every channel is its own group
+    _cut(layer, "weight", 0, outputs)
+    _cut(layer, "bias", 0, outputs)
+    layer.num_channels = layer.num_groups = _count(outputs, layer.num_channels)
+
+
+def _prelu(layer: Any, inputs: Kept, outputs: Kept) -> None:
+    del inputs
+    if layer.num_parameters > 1:
+        _cut(layer, "weight", 0, outputs)
+        layer.num_parameters = _count(outputs, layer.num_parameters)
+
+
+def _embedding(layer: Any, inputs: Kept, outputs: Kept) -> None:
+    del inputs
+    _cut(layer, "weight", 1, outputs)
+    layer.embedding_dim = _count(outputs, layer.embedding_dim)
+
+
+def gate_rows(kept: Tensor, hidden: int) -> Tensor:
+    """Give the rows of the three gates of a GRU that belong to some hidden units.
+
+    >>> gate_rows(torch.tensor([0, 2]), 3).tolist()
+    [0, 2, 3, 5, 6, 8]
+    """
+    return torch.cat([kept + gate * hidden for gate in range(3)])
+
+
+def _gru(layer: Any, inputs: Kept, outputs: Kept) -> None:
+    rows = None if outputs is None else gate_rows(outputs, layer.hidden_size)
+    for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+        _cut(layer, name, 0, rows)
+    _cut(layer, "weight_ih_l0", 1, inputs)
+    _cut(layer, "weight_hh_l0", 1, outputs)
+    layer.input_size, layer.hidden_size = _count(inputs, layer.input_size), _count(outputs, layer.hidden_size)
+    layer._flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]
+
+
+_RESIZERS: tuple[tuple[tuple[type[nn.Module], ...], Callable[[Any, Kept, Kept], None]], ...] = (
+    ((nn.Linear,), _linear),
+    (CONVOLUTIONS, _convolution),
+    (BATCH_NORMS, _norm),
+    ((nn.GroupNorm,), _group_norm),
+    ((nn.PReLU,), _prelu),
+    ((nn.Embedding,), _embedding),
+    ((nn.GRU,), _gru),
+)
+
+
+class SelectingLinear(nn.Linear):
+    """A linear layer that picks the features it needs from the full input, so that the interface stays the same."""
+
+    index: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[…, all features] → […, outputs]."""
+        return super().forward(input.index_select(input.dim() - 1, self.index))
+
+
+class SelectingConv2d(nn.Conv2d):
+    """A convolution that picks the channels it needs from the full input."""
+
+    index: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[N, all channels, H, W] → [N, outputs, H', W']."""
+        return super().forward(input.index_select(1, self.index))
+
+
+class SelectingConv1d(nn.Conv1d):
+    """A convolution that picks the channels it needs from the full input."""
+
+    index: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[N, all channels, L] → [N, outputs, L']."""
+        return super().forward(input.index_select(1, self.index))
+
+
+_SELECTING: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: SelectingLinear,
+    nn.Conv2d: SelectingConv2d,
+    nn.Conv1d: SelectingConv1d,
+}
+
+
+def can_select(module: nn.Module) -> bool:
+    """Say whether a layer can pick its inputs itself: only the plain types can."""
+    return type(module) in (*_SELECTING, *_SELECTING.values())
+
+
+def selecting(small: nn.Module, inputs: Tensor) -> nn.Module:
+    """Let an already resized layer pick these inputs from the full one; a layer that picks already, picks fewer."""
+    if isinstance(small, SelectingLinear | SelectingConv2d | SelectingConv1d):
+        small.index = small.index[inputs]
+        return small
+    small.__class__ = _SELECTING[type(small)]  # the same layer with another forward
+    small.register_buffer("index", inputs.clone())
+    return small
