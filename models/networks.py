@@ -1,7 +1,7 @@
 """The registry of networks: a decorated function is listed, trainable, exportable and tested."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.models.prune_plan import PrunePlan
 from rigl_compress.models.registry import Registry
 
 Builder = Callable[..., nn.Module]
@@ -53,10 +54,14 @@ def all_models() -> Registry[Network]:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to rebuild a network: its registered name and its options. Plain JSON, so that it can be saved."""
+    """How to rebuild a network: its registered name, its options, and what was cut away since (a prune plan).
+
+    Plain JSON, so that it can be saved.
+    """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, Any] | None = None
 
     @property
     def network(self) -> Network:
@@ -70,13 +75,23 @@ class ModelSpec:
             if option not in allowed:
                 raise InputError(f"model {self.name!r} has no option {option!r}: {did_you_mean(option, allowed)}")
         try:
-            return self.network.build(**self.options)
+            whole = self.network.build(**self.options)
         except InputError:
             raise
         except (TypeError, ValueError) as error:
             asked = ", ".join(f"{name} = {value!r}" for name, value in self.options.items())
             raise InputError(f"model {self.name!r} cannot be built with {asked}: {error}") from None
+        return whole if self.plan is None else PrunePlan.from_json(self.plan).reshape(whole)
 
     def with_options(self, **options: Any) -> "ModelSpec":
         """Give the same network with some options changed."""
-        return ModelSpec(self.name, {**self.options, **options})
+        return replace(self, options={**self.options, **options})
+
+    def pruned(self, plan: PrunePlan) -> "ModelSpec":
+        """Give the network that a plan leaves of this one."""
+        earlier = PrunePlan() if self.plan is None else PrunePlan.from_json(self.plan)
+        return replace(self, plan=earlier.then(plan).to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain JSON values."""
+        return {"name": self.name, "options": dict(self.options), "plan": self.plan}

@@ -1,5 +1,6 @@
 """A prune plan: which units of which layers go. Printable before it is applied, and replayable on a fresh network."""
 
+import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -65,9 +66,9 @@ class LayerChange:
 def _left(before: int, removed: tuple[int, ...]) -> Kept:
     if not removed:
         return None
-    stays = torch.ones(before, dtype=torch.bool)
-    stays[list(removed)] = False
-    return stays.nonzero().squeeze(1)
+    gone = set(removed)
+    # On the CPU whatever the default device is: networks are also built on `meta`, where no value can be read.
+    return torch.tensor([index for index in range(before) if index not in gone], device="cpu")
 
 
 def _both(first: tuple[int, ...], left: Kept, then: tuple[int, ...]) -> tuple[int, ...]:
@@ -123,7 +124,8 @@ class PrunePlan:
 
     def to_json(self) -> dict[str, Any]:
         """Give plain JSON values."""
-        return {"format": FORMAT, **asdict(self)}
+        content: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(self)}))
+        return content
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "PrunePlan":

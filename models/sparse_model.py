@@ -53,7 +53,7 @@ class SparseModel:
         tensors = {f"weight:{name}": tensor for name, tensor in self.weights.items()}
         tensors |= {f"mask:{name}": mask for name, mask in self.topology.items()}
         content = {
-            "model": {"name": self.spec.name, "options": dict(self.spec.options)},
+            "model": self.spec.to_json(),
             "masks": list(self.topology),  # in the order of the network, which a safetensors file does not keep
             "step": self.step,
             "metrics": dict(self.metrics),

@@ -33,8 +33,7 @@ def pixel_map(model: SparseModel, topology: Topology) -> Tensor | None:
     """
     *channels, height, width = (1, *model.spec.network.input_shape)[-3:]
     first = next(iter(topology.values()))
-    select = model.spec.options.get("select")
-    pixels = torch.arange(height * width) if select is None else torch.tensor(select)
+    pixels = model.weights.get(f"{next(iter(topology)).removesuffix('.weight')}.index", torch.arange(height * width))
     if first.dim() != 2 or channels != [1] or first.shape[1] != len(pixels):
         return None
     counts = torch.zeros(height * width, dtype=torch.int64)

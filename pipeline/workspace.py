@@ -49,6 +49,16 @@ class Run:
         """What came out, with command, seed, machine and date."""
         return self.path / "result.json"
 
+    @property
+    def pruned_file(self) -> Path:
+        """The trained network without its dead neurons."""
+        return self.path / "pruned.safetensors"
+
+    @property
+    def prune_file(self) -> Path:
+        """What was pruned: plan, report, command, machine, date."""
+        return self.path / "prune.json"
+
     def topology_file(self, moment: str) -> Path:
         """The topology at "begin" or "end"."""
         return self.path / f"topology-{moment}.safetensors"
@@ -73,8 +83,9 @@ class Run:
 
     def _clear(self) -> None:
         """Delete what an earlier run left, and no other file; the recipe stays until the new one takes its place."""
-        of_a_run = (self.metrics_file, self.checkpoint_file, self.begin_file, self.model_file, self.result_file)
-        for file in (*of_a_run, self.topology_file("begin"), self.topology_file("end")):
+        trained = (self.metrics_file, self.checkpoint_file, self.begin_file, self.model_file, self.result_file)
+        pruned = (self.pruned_file, self.prune_file)
+        for file in (*trained, *pruned, self.topology_file("begin"), self.topology_file("end")):
             file.unlink(missing_ok=True)
 
     @classmethod

@@ -78,7 +78,7 @@ def folded(layer: str, found: Analysis) -> Tensor:
 
 
 def carried(layer: str, found: Analysis) -> tuple[int, Tensor, Tensor] | None:
-    """What the carrier of a layer takes over: its position, the kernels to add to it, and where they have connections."""
+    """What the carrier of a layer takes over: its position, the kernels added to it, and where these are connected."""
     node, listening = found.layers[layer], found.listening.get(layer)
     source = found.channels(node.all_input_nodes[0])
     if source is None or listening is None or listening.carrier is None:

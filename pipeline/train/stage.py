@@ -11,12 +11,11 @@ from torch import nn
 
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.layers import shapes_of, sparse_parameters
-from rigl_compress.models.mlp import narrowed
 from rigl_compress.models.networks import ModelSpec
 from rigl_compress.models.sparse_model import SparseModel, load_weights
 from rigl_compress.models.topology import Topology
 from rigl_compress.pipeline.environment import command_line, environment
-from rigl_compress.pipeline.prune.liveness import live_units
+from rigl_compress.pipeline.prune.stage import living
 from rigl_compress.pipeline.recipe import Recipe, StartConfig
 from rigl_compress.pipeline.train.checkpoint import load_checkpoint, save_checkpoint
 from rigl_compress.pipeline.train.data.dataset import DataSet
@@ -59,7 +58,7 @@ def train(
     if resume and run.checkpoint_file.exists():
         progress = load_checkpoint(run.checkpoint_file, job.model, job.optimizer, job.sparse)
         job.epochs_done, job.seen = progress["epochs_done"], progress["seen"]
-        job.scaler.load_state_dict(progress.get("scaler", {}))
+        job.scaler.load_state_dict(progress["scaler"])
         began -= progress["seconds"]
     else:
         run.topology_file("begin").unlink(missing_ok=True)
@@ -98,8 +97,7 @@ def model_spec(recipe: Recipe, data: DataSet) -> ModelSpec:
     """Give the network of a recipe: narrowed for small-dense, or what was alive at the end of an earlier run."""
     spec = recipe.model
     if recipe.start is not None and recipe.start.architecture == "alive":
-        earlier = Run.open(recipe.start.run).model()
-        spec = narrowed(earlier.spec, live_units(list(earlier.topology.values())))
+        spec = living(Run.open(recipe.start.run).model())
     spec = spec if "classes" in spec.options else spec.with_options(classes=data.classes)
     if recipe.sparsity.rule.narrow:
         spec = spec.with_options(width=width_for_density(spec, 1 - recipe.sparsity.sparsity))

@@ -1,15 +1,13 @@
 """What a trained network costs: to run, to store, to train."""
 
-from itertools import pairwise
 from typing import Any
 
 import torch
 
-from rigl_compress.exporters.sizes import bitmask_bytes
 from rigl_compress.models.flops import count_flops
 from rigl_compress.models.layer_costs import FlopReport
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.pipeline.prune.liveness import live_units, living_connections
+from rigl_compress.pipeline.prune.stage import prune
 from rigl_compress.pipeline.recipe import Recipe
 from rigl_compress.pipeline.train.costs import TRAINING_CONVENTIONS, TrainingRun, training_flops
 from rigl_compress.pipeline.train.loop import Job
@@ -27,7 +25,7 @@ def summarize(recipe: Recipe, model: SparseModel, job: Job) -> dict[str, Any]:
         "inference_flops": {"convention": report.convention, "dense": report.dense, "sparse": report.sparse},
         "training_gflops": training_gflops(recipe.sparsity.method, report, run),
     }
-    return summary | ({"alive": alive} if (alive := living_perceptron(model)) else {})
+    return summary | {"alive": alive(model)}
 
 
 def training_run(recipe: Recipe, samples: int, updates: int | None = None) -> TrainingRun:
@@ -49,21 +47,15 @@ def training_gflops(method: str, report: FlopReport, run: TrainingRun) -> dict[s
     return {name: training_flops(method, report, run, name) / 1e9 for name in TRAINING_CONVENTIONS}
 
 
-def living_perceptron(model: SparseModel) -> dict[str, Any] | None:
-    """Give what is left of a perceptron without its dead neurons, in the terms of the table of Appendix B."""
-    if model.spec.name not in ("lenet-300-100", "mlp"):
-        return None
-    masks = list(model.topology.values())
-    live = live_units(masks)
-    sizes, counts = [int(units.sum()) for units in live], living_connections(masks, live)
-    places = [inputs * outputs for inputs, outputs in pairwise(sizes)]
-    masked = sum(place for place, count in zip(places, counts, strict=True) if count < place)
+def alive(model: SparseModel) -> dict[str, Any]:
+    """Give what is left without dead neurons, in the terms of the table of Appendix B."""
+    pruned = prune(model)
     return {
-        "architecture": "-".join(map(str, sizes[:-1])),
-        "nonzeros": sum(counts),
-        "sparsity": 1 - sum(counts) / sum(places),
-        "kflops": 2 * sum(counts) / 1000,
-        "bitmask_bytes": bitmask_bytes(sum(counts), sum(sizes[1:]), masked),
+        "architecture": pruned.report.architecture.partition(" → ")[2],
+        "nonzeros": pruned.topology.active,
+        "sparsity": pruned.topology.sparsity,
+        "kflops": pruned.report.after.flops / 1000,
+        "bitmask_bytes": pruned.report.after.bitmask_bytes,
     }
 
 

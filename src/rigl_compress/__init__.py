@@ -17,6 +17,7 @@ _HOME = {
     "SparsityConfig": "rigl_compress.pipeline.train.config",
     "Topology": "rigl_compress.models.topology",
     "count_flops": "rigl_compress.models.flops",
+    "prune_dead_neurons": "rigl_compress.pipeline.prune.surgery",
 }
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Topology",
     "__version__",
     "count_flops",
+    "prune_dead_neurons",
 ]
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from rigl_compress.models.flops import count_flops as count_flops
     from rigl_compress.models.sparse_model import SparseModel as SparseModel
     from rigl_compress.models.topology import Topology as Topology
+    from rigl_compress.pipeline.prune.surgery import prune_dead_neurons as prune_dead_neurons
     from rigl_compress.pipeline.train.config import SparsityConfig as SparsityConfig
     from rigl_compress.pipeline.train.methods import Method as Method
     from rigl_compress.pipeline.train.sparsifier import Sparsifier as Sparsifier

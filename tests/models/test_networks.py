@@ -7,7 +7,7 @@ import torch
 
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.layers import sparse_parameters
-from rigl_compress.models.mlp import narrowed, perceptron
+from rigl_compress.models.mlp import perceptron
 from rigl_compress.models.networks import MODELS, ModelSpec, all_models, register_model
 
 every_model = pytest.mark.parametrize("name", list(all_models()))
@@ -120,30 +120,3 @@ def test_a_perceptron_needs_two_sizes_of_one_or_more(sizes: list[int]) -> None:
 def test_lenet_has_the_sizes_of_the_paper() -> None:
     shapes = [tuple(weight.shape) for weight in sparse_parameters(ModelSpec("lenet-300-100").build()).values()]
     assert shapes == [(300, 784), (100, 300), (10, 100)]
-
-
-def test_selected_inputs_are_the_only_ones_it_sees() -> None:
-    model = ModelSpec("mlp", {"hidden": [4], "select": [5, 700]}).build()
-    images = torch.rand(3, 1, 28, 28)
-    other = torch.rand(3, 1, 28, 28)
-    other.view(3, -1)[:, [5, 700]] = images.view(3, -1)[:, [5, 700]]
-    assert torch.equal(model(images), model(other))
-    other.view(3, -1)[:, 700] += 1
-    assert not torch.equal(model(images), model(other))
-
-
-def test_narrowing_twice_keeps_the_places_of_the_first_inputs() -> None:
-    def units(size: int, *live: int) -> torch.Tensor:
-        return torch.isin(torch.arange(size), torch.tensor(live))
-
-    once = narrowed(
-        ModelSpec("lenet-300-100"), [units(784, 3, 5, 9), units(300, 0, 1), units(100, 2), units(10, *range(10))]
-    )
-    assert once == ModelSpec("mlp", {"classes": 10, "hidden": [2, 1], "select": [3, 5, 9]})
-    twice = narrowed(once, [units(3, 0, 2), units(2, 1), units(1, 0), units(10, *range(10))])
-    assert twice == ModelSpec("mlp", {"classes": 10, "hidden": [1, 1], "select": [3, 9]})
-
-
-def test_only_perceptrons_are_narrowed() -> None:
-    with pytest.raises(InputError, match="'resnet' is not one"):
-        narrowed(ModelSpec("resnet"), [])

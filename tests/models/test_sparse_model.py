@@ -9,6 +9,7 @@ from tiny import assert_same_model, untouched
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.layers import sparse_parameters
 from rigl_compress.models.networks import ModelSpec
+from rigl_compress.models.prune_plan import LayerChange, PrunePlan
 from rigl_compress.models.sparse_model import SparseModel, load_weights
 from rigl_compress.models.topology import Topology
 
@@ -82,9 +83,13 @@ def test_capture_is_a_copy(sparse: SparseModel) -> None:
 
 
 def test_buffers_are_kept(tmp_path: Path) -> None:
-    spec = ModelSpec("mlp", {"hidden": [2], "select": [3, 1, 4]})
+    removed = tuple(pixel for pixel in range(784) if pixel not in (1, 3, 4))
+    plan = PrunePlan((LayerChange("fc1", 784, 2, removed_inputs=removed, selects=True),))
+    spec = ModelSpec("mlp", {"hidden": [2]}).pruned(plan)
     SparseModel.capture(spec, spec.build(), Topology({}), 0, {}).save(tmp_path / "x")
-    assert SparseModel.load(tmp_path / "x").weights["select.index"].tolist() == [3, 1, 4]
+    again = SparseModel.load(tmp_path / "x")
+    assert again.weights["fc1.index"].tolist() == [1, 3, 4]
+    assert again.build()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
 def test_another_models_weights_are_refused_and_nothing_is_loaded(sparse: SparseModel) -> None:

@@ -8,6 +8,7 @@ from tiny import Trainer
 
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.networks import ModelSpec
+from rigl_compress.models.prune_plan import LayerChange, PrunePlan
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
 from rigl_compress.pipeline.inspect import ascii_map, inspection, layer_rows, pixel_map, side_by_side
@@ -33,7 +34,9 @@ def test_connections_are_counted_at_their_pixel() -> None:
 
 
 def test_selected_inputs_are_put_back_in_their_place() -> None:
-    spec = ModelSpec("mlp", {"hidden": [2], "select": [30, 783]})
+    removed = tuple(pixel for pixel in range(784) if pixel not in (30, 783))
+    plan = PrunePlan((LayerChange("fc1", 784, 2, removed_inputs=removed, selects=True),))
+    spec = ModelSpec("mlp", {"hidden": [2]}).pruned(plan)
     model = captured(spec, {"fc1.weight": torch.tensor([[True, True], [True, False]])})
     counts = pixel_map(model, model.topology)
     assert counts is not None

@@ -117,7 +117,7 @@ def test_a_recipe_with_everything_survives_toml() -> None:
         about="two\nlines",
         seed=2**63 - 1,
         data=DataConfig("fashion-mnist", 100),
-        model=ModelSpec("mlp", {"hidden": [3, 4], "select": [1, 2]}),
+        model=ModelSpec("mlp", {"hidden": [3, 4], "width": 0.5}),
         train=TrainConfig(epochs=3, multiplier=0.5, precision="bfloat16", compile=True),
         sparsity=SparsityConfig(
             "snfs",

@@ -1,0 +1,44 @@
+"""rigl-compress prune"""
+
+from pathlib import Path
+
+import click
+
+from rigl_compress.cli import _options as options
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@options.dry_run
+@options.as_json
+def command(run: Path, dry_run: bool, as_json: bool) -> None:
+    """Remove the dead neurons of a trained network; its outputs stay the same.
+
+    \b
+    Example:
+      rigl-compress prune runs/mnist-rigl
+    """
+    from rigl_compress.cli import _render
+    from rigl_compress.models.prune_plan import PrunePlan
+    from rigl_compress.pipeline.prune.stage import prune_run
+    from rigl_compress.pipeline.workspace import Run
+
+    opened = Run.open(run)
+    done = prune_run(opened, write=not dry_run)
+    if as_json:
+        _render.json_result(done)
+        return
+    report = done["report"]
+    before, after = report["before"], report["after"]
+    _render.text(report["architecture"], "")
+    rows = [
+        ("parameters", f"{before['parameters']:,}", f"{after['parameters']:,}"),
+        ("non-zeros", f"{before['nonzeros']:,}", f"{after['nonzeros']:,}"),
+        ("FLOPs, zeros skipped", f"{before['flops']:,.0f}", f"{after['flops']:,.0f}"),
+        ("FLOPs, dense", f"{before['dense_flops']:,.0f}", f"{after['dense_flops']:,.0f}"),
+        ("bytes, bit-mask convention", f"{before['bitmask_bytes']:,.0f}", f"{after['bitmask_bytes']:,.0f}"),
+    ]
+    _render.table("", ("", "before", "after"), rows)
+    _render.text("", str(PrunePlan.from_json(done["plan"])))
+    _render.text(f"largest difference of the outputs: {report['difference']:.2g} ({report['relative_difference']:.2g})")
+    _render.text("nothing was written (--dry-run)" if dry_run else f"written to {opened.pruned_file}")

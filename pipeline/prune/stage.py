@@ -1,0 +1,48 @@
+"""The stage `prune`: a sparse model → the same without its dead neurons."""
+
+from typing import Any
+
+import torch
+
+from rigl_compress.models.artifacts import write_json
+from rigl_compress.models.networks import ModelSpec
+from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.environment import command_line, environment
+from rigl_compress.pipeline.prune.surgery import Pruned, prune_dead_neurons
+from rigl_compress.pipeline.workspace import Run
+
+
+def prune(model: SparseModel) -> Pruned:
+    """Remove the dead neurons of a trained network, tried on one sample of its registered shape."""
+    shape = model.spec.network.input_shape
+    example = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0))
+    return prune_dead_neurons(model.build(), model.topology, example)
+
+
+def living(model: SparseModel) -> ModelSpec:
+    """Give the network that is left of a trained one, to be trained anew (RigL+)."""
+    return model.spec.pruned(prune(model).plan)
+
+
+def prune_run(run: Run, *, write: bool = True) -> dict[str, Any]:
+    """Prune the network of a run. Files are written only when everything has succeeded; gives what was done."""
+    small, pruned = pruned_model(run.model())
+    done = {
+        "format": 1,
+        "report": pruned.report.to_json(),
+        "plan": pruned.plan.to_json(),
+        "command": command_line(),
+        "environment": environment(),
+    }
+    if write:
+        small.save(run.pruned_file)
+        write_json(run.prune_file, done)
+    return done
+
+
+def pruned_model(model: SparseModel) -> tuple[SparseModel, Pruned]:
+    """Give the smaller sparse model as an artifact, and how it came about."""
+    pruned = prune(model)
+    spec = model.spec.pruned(pruned.plan)
+    small = SparseModel.capture(spec, pruned.model, pruned.topology, model.step, dict(model.metrics))
+    return small, pruned
