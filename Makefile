@@ -19,7 +19,9 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/rigl-compress train --recipe mnist-demo --run demo/mnist --force
+	# One thread: for so small a network more are of little use, and on a busy machine they wait for each other.
+	$(BIN)/rigl-compress train --recipe mnist-demo --run demo/mnist --force --threads 1
+	$(BIN)/rigl-compress prune demo/mnist
 	$(BIN)/rigl-compress inspect demo/mnist --png demo/mnist/connections.png
 
 test: $(STAMP)

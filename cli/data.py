@@ -44,8 +44,9 @@ def list_(data_dir: Path | None, as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @options.data_dir
+@options.dry_run
 @options.as_json
-def fetch(name: str, data_dir: Path | None, as_json: bool) -> None:
+def fetch(name: str, data_dir: Path | None, dry_run: bool, as_json: bool) -> None:
     """Fetch a data set into --data-dir or the user's cache, and check it.
 
     \b
@@ -53,8 +54,12 @@ def fetch(name: str, data_dir: Path | None, as_json: bool) -> None:
       rigl-compress data fetch fashion-mnist
     """
     from rigl_compress.cli import _render
-    from rigl_compress.pipeline.train.data.load import fetch_dataset
+    from rigl_compress.pipeline.train.data.load import dataset_status, fetch_dataset
 
+    if dry_run:
+        status = dataset_status(name, data_dir)
+        _render.text(f"{name}: {status}, nothing to fetch" if status.present else f"{name} would be fetched: {status}")
+        return
     folder = fetch_dataset(name, data_dir, _render.note)
     if as_json:
         _render.json_result({"name": name, "folder": str(folder)})
