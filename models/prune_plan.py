@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn import functional as F
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.models.resize import Kept, resized, selecting
-from rigl_compress.models.tracing import traced
+from rigl_compress.models.resize import Kept, resized, selecting, size_of
+from rigl_compress.models.tracing import evaluating, graph_of, sized_nodes, traced, written_sizes
 
 FORMAT = 1
 
@@ -77,14 +78,15 @@ def _both(first: tuple[int, ...], left: Kept, then: tuple[int, ...]) -> tuple[in
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """All changes of a network. `sizes` are the numbers that its code has written out (views, splits), by graph node.
+    """All changes of a network. `sizes` are the numbers that its code has written out (views, splits).
 
-    `notes` tell what was kept because it was not understood.
+    `notes` tell what was kept because it was not understood, `inputs` how many values the network was called with.
     """
 
     changes: tuple[LayerChange, ...] = ()
     sizes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     notes: tuple[str, ...] = ()
+    inputs: int | None = None
 
     def __post_init__(self) -> None:
         for change in self.changes:
@@ -108,8 +110,11 @@ class PrunePlan:
         changes = {change.layer: change for change in self.changes}
         for change in later.changes:
             changes[change.layer] = changes[change.layer].then(change) if change.layer in changes else change
+        sizes = {name: _latest(numbers, dict(self.sizes).get(name)) for name, numbers in later.sizes}
         notes = tuple(dict.fromkeys((*self.notes, *later.notes)))
-        return PrunePlan(tuple(changes.values()), tuple({**dict(self.sizes), **dict(later.sizes)}.items()), notes)
+        return PrunePlan(
+            tuple(changes.values()), tuple({**dict(self.sizes), **sizes}.items()), notes, later.inputs or self.inputs
+        )
 
     def reshape(self, model: nn.Module) -> nn.Module:
         """Give a copy of the network in its new shape, with the weights that stay; constants are not folded here.
@@ -117,10 +122,16 @@ class PrunePlan:
         The network keeps its class; only where sizes are written out in its code it becomes a `torch.fx.GraphModule`.
         """
         small = deepcopy(model)
+        modules = dict(small.named_modules(remove_duplicate=False))
         for change in self.changes:
-            parent, _, name = change.layer.rpartition(".")
-            setattr(small.get_submodule(parent), name, _changed(small.get_submodule(change.layer), change))
-        return _with_sizes(small, dict(self.sizes)) if self.sizes else small
+            before = modules.get(change.layer)
+            if before is None:
+                raise InputError(f"the plan changes {change.layer}, which the network does not have: it is another's")
+            after = _changed(before, change)
+            for path in (path for path, module in modules.items() if module is before):  # it may have several names
+                parent, _, name = path.rpartition(".")
+                setattr(modules[parent], name, after)
+        return _with_sizes(small, dict(self.sizes), self.inputs) if self.sizes else small
 
     def to_json(self) -> dict[str, Any]:
         """Give plain JSON values."""
@@ -143,12 +154,21 @@ class PrunePlan:
             for change in content["changes"]
         )
         sizes = tuple((node, tuple(numbers)) for node, numbers in content["sizes"])
-        return cls(changes, sizes, tuple(content["notes"]))
+        return cls(changes, sizes, tuple(content["notes"]), content["inputs"])
+
+
+def _latest(numbers: tuple[int, ...], before: tuple[int, ...] | None) -> tuple[int, ...]:
+    return numbers if before is None else tuple(new or old for new, old in zip(numbers, before, strict=True))
 
 
 def _changed(module: nn.Module, change: LayerChange) -> nn.Module:
+    if size_of(module) != (change.inputs, change.outputs):
+        raise InputError(
+            f"the plan is for {change.layer} with {change.inputs} inputs and {change.outputs} outputs, "
+            f"the network's has {size_of(module)}: it is another network's plan"
+        )
     small: Any = resized(module, change.kept_inputs, change.kept_outputs)
-    if change.new_bias:
+    if change.new_bias and small.bias is None:
         small.bias = nn.Parameter(small.weight.new_zeros(small.weight.shape[0]))
     if change.selects:
         kept = change.kept_inputs
@@ -158,20 +178,51 @@ def _changed(module: nn.Module, change: LayerChange) -> nn.Module:
     return result
 
 
-def _with_sizes(model: nn.Module, sizes: Mapping[str, tuple[int, ...]]) -> fx.GraphModule:
-    graph = traced(model)
-    for node in graph.graph.nodes:
-        if node.name in sizes:
-            node.args = (node.args[0], *_sized(node, sizes[node.name]))
-            node.kwargs = {key: value for key, value in node.kwargs.items() if key == "dim"}
+def _with_sizes(model: nn.Module, sizes: Mapping[str, tuple[int, ...]], inputs: int | None) -> fx.GraphModule:
+    graph = traced(model, inputs)
+    for name, node in sized_nodes(graph.graph).items():
+        if name in sizes:
+            node.target, node.args, node.kwargs = _sized(node, sizes[name])
+    _revive_dropout(graph, model, inputs)
     graph.recompile()
+    return _as_owner(graph, model)
+
+
+def _sized(node: fx.Node, numbers: tuple[int, ...]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Give the call of a view or a split anew. A chunk becomes a split: its parts need no longer be equal."""
+    if node.target in ("chunk", "split", torch.chunk, torch.split):
+        dim = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
+        return ("split" if node.op == "call_method" else torch.split), (node.args[0], list(numbers)), {"dim": dim}
+    shape = tuple(new or old for new, old in zip(numbers, written_sizes(node), strict=True))
+    return node.target, (node.args[0], shape), {}
+
+
+_DROPOUTS: dict[Any, type[nn.Module]] = {
+    F.dropout: nn.Dropout,
+    F.dropout1d: nn.Dropout1d,
+    F.dropout2d: nn.Dropout2d,
+}
+
+
+def _revive_dropout(graph: fx.GraphModule, model: nn.Module, inputs: int | None) -> None:
+    """A graph has the mode of its tracing in it: let modules take the place of functions that ask for the mode."""
+    with evaluating(model):
+        for module in model.modules():
+            module.training = True
+        training = list(graph_of(model, inputs).nodes)
+    for place, (node, twin) in enumerate(zip(list(graph.graph.nodes), training, strict=False)):
+        if node.target in _DROPOUTS and node.target == twin.target and node.kwargs != twin.kwargs:
+            graph.add_submodule(f"dropout_{place}", _DROPOUTS[node.target](twin.kwargs.get("p", 0.5)))
+            node.op, node.target, node.args, node.kwargs = "call_module", f"dropout_{place}", node.args[:1], {}
+
+
+def _as_owner(graph: fx.GraphModule, model: nn.Module) -> fx.GraphModule:
+    """Let the graph own all that the network owns, in its order, also what its code does not use."""
+    for kind in ("_parameters", "_buffers", "_modules"):
+        mine, theirs = getattr(graph, kind), getattr(model, kind)
+        new = {name: value for name, value in mine.items() if name not in theirs}
+        mine.clear()
+        mine.update({**theirs, **new})
+    graph._non_persistent_buffers_set = set(model._non_persistent_buffers_set)
+    graph.training = model.training
     return graph
-
-
-def _sized(node: fx.Node, numbers: tuple[int, ...]) -> tuple[Any, ...]:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name in ("chunk", "split"):
-        node.target = "split" if node.op == "call_method" else torch.split
-        return (list(numbers), *node.args[2:])
-    written: Any = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], tuple | list) else node.args[1:]
-    return (tuple(new or old for new, old in zip(numbers, written, strict=True)),)

@@ -56,11 +56,10 @@ def _linear(layer: Any, inputs: Kept, outputs: Kept) -> None:
 def _convolution(layer: Any, inputs: Kept, outputs: Kept) -> None:
     _cut(layer, "weight", 0, outputs)
     _cut(layer, "bias", 0, outputs)
-    per_group = layer.in_channels // layer.groups
-    if layer.groups == 1:
-        _cut(layer, "weight", 1, inputs)
-    elif inputs is not None:  # whole groups stay or go: a group's weights are rows of the tensor
-        layer.groups = len(inputs) // per_group
+    if inputs is not None:  # whole groups stay or go, a group's weights being rows; the last one may lose single inputs
+        per_group = layer.in_channels // layer.groups
+        layer.groups = len((inputs // per_group).unique())
+        _cut(layer, "weight", 1, inputs % per_group if layer.groups == 1 else None)
     layer.in_channels, layer.out_channels = _count(inputs, layer.in_channels), _count(outputs, layer.out_channels)
 
 
@@ -72,10 +71,12 @@ def _norm(layer: Any, inputs: Kept, outputs: Kept) -> None:
 
 
 def _group_norm(layer: Any, inputs: Kept, outputs: Kept) -> None:
-    del inputs  # only where every channel is its own group
+    del inputs
     _cut(layer, "weight", 0, outputs)
     _cut(layer, "bias", 0, outputs)
-    layer.num_channels = layer.num_groups = _count(outputs, layer.num_channels)
+    per_group = layer.num_channels // layer.num_groups  # whole groups stay or go
+    layer.num_channels = _count(outputs, layer.num_channels)
+    layer.num_groups = layer.num_channels // per_group
 
 
 def _prelu(layer: Any, inputs: Kept, outputs: Kept) -> None:
@@ -110,6 +111,35 @@ def _gru(layer: Any, inputs: Kept, outputs: Kept) -> None:
     layer._flat_weights = [getattr(layer, name) for name in layer._flat_weights_names]
 
 
+_SIZES = (
+    ("in_features", "out_features"),
+    ("in_channels", "out_channels"),
+    ("input_size", "hidden_size"),
+    (None, "num_features"),
+    (None, "num_channels"),
+    (None, "num_parameters"),
+    (None, "embedding_dim"),
+)
+
+
+def size_of(module: nn.Module) -> tuple[int, int]:
+    """Give the number of inputs and outputs of a layer; one that works on each channel by itself has only outputs.
+
+    >>> size_of(nn.Conv2d(3, 8, 1)), size_of(nn.BatchNorm2d(8))
+    ((3, 8), (0, 8))
+    """
+    found: Any = next((names for names in _SIZES if hasattr(module, names[1])), None)
+    if found is None:
+        raise InputError(f"a layer of type {type(module).__name__} cannot be made smaller")
+    inputs, outputs = (int(getattr(module, name)) if name else 0 for name in found)
+    return inputs, outputs
+
+
+def folding(module: nn.Module) -> tuple[str, str]:
+    """Name the weight that meets a layer's input, and the bias that constants of the input can go into."""
+    return ("weight_ih_l0", "bias_ih_l0") if isinstance(module, nn.GRU) else ("weight", "bias")
+
+
 _RESIZERS: tuple[tuple[tuple[type[nn.Module], ...], Callable[[Any, Kept, Kept], None]], ...] = (
     ((nn.Linear,), _linear),
     (CONVOLUTIONS, _convolution),
@@ -137,8 +167,8 @@ class SelectingConv2d(nn.Conv2d):
     index: Tensor
 
     def forward(self, input: Tensor) -> Tensor:
-        """[N, all channels, H, W] → [N, outputs, H', W']."""
-        return super().forward(input.index_select(1, self.index))
+        """[N, all channels, H, W] → [N, outputs, H', W'], with or without N."""
+        return super().forward(input.index_select(input.dim() - 3, self.index))
 
 
 class SelectingConv1d(nn.Conv1d):
@@ -147,8 +177,8 @@ class SelectingConv1d(nn.Conv1d):
     index: Tensor
 
     def forward(self, input: Tensor) -> Tensor:
-        """[N, all channels, L] → [N, outputs, L']."""
-        return super().forward(input.index_select(1, self.index))
+        """[N, all channels, L] → [N, outputs, L'], with or without N."""
+        return super().forward(input.index_select(input.dim() - 2, self.index))
 
 
 _SELECTING: dict[type[nn.Module], type[nn.Module]] = {
@@ -166,8 +196,9 @@ def can_select(module: nn.Module) -> bool:
 def selecting(small: nn.Module, inputs: Tensor) -> nn.Module:
     """Let an already resized layer pick these inputs from the full one; a layer that picks already, picks fewer."""
     if isinstance(small, SelectingLinear | SelectingConv2d | SelectingConv1d):
-        small.index = small.index[inputs]
+        small.index = _pick(small.index, 0, inputs)
         return small
+    weight: Any = small.weight
     small.__class__ = _SELECTING[type(small)]  # the same layer with another forward
-    small.register_buffer("index", inputs.clone())
+    small.register_buffer("index", inputs.clone().to(weight.device))
     return small

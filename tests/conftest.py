@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from tiny import Cli, Spoken, Trainer, write_mnist
 
 from rigl_compress.cli.main import main
+
+# No deadline: a busy machine is not an error.
+settings.register_profile("default", deadline=None, max_examples=60)
+settings.load_profile("default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

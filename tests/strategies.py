@@ -2,11 +2,7 @@
 
 import numpy as np
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
-
-settings.register_profile("default", deadline=None, max_examples=60)
-settings.load_profile("default")
 
 dimensions = st.integers(min_value=1, max_value=12)
 shapes = st.one_of(

@@ -1,21 +1,25 @@
-"""Walk a traced network: forwards for what is constant, backwards for what is needed, and see which units can go.
-
-A unit can go when no layer that needs it would miss it: everywhere it is either not listened to, or a constant that can
-be folded into the listener's bias. Needs are computed from the outputs backwards and pass only through connections that
-live and units that vary, so chains of dead neurons fall in one walk, in both directions.
-"""
+"""What is found out about a network while it is walked through. Rules read and write it."""
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from rigl_compress.models.errors import InputError
 from rigl_compress.models.topology import Topology
-from rigl_compress.models.tracing import traced
 from rigl_compress.pipeline.prune.facts import Channels, Fact, Source, Units
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an operation does: forwards it gives the fact of its value, backwards it says what it needs."""
+
+    forward: Callable[[fx.Node, "Analysis"], Fact]
+    backward: Callable[[fx.Node, "Analysis"], None]
+    several: bool = False  # follows the channels of several values, not only of its first argument
 
 
 @dataclass(frozen=True)
@@ -26,27 +30,41 @@ class Listening:
     carry the kernels of all the others, each scaled by the quotient of the constants: border and all stay exact.
     """
 
+    source: Channels | Source
     needed: Tensor  # bool [inputs]
-    missed: Tensor  # bool [inputs]: neither constant nor replaceable
-    carrier: int | None = None  # the constant input that carries the others
+    missed: Tensor  # bool [inputs]: needed, and nothing can stand in for them
+    carried: Tensor  # bool [inputs]: needed, and any one of them can stand in for all
 
 
 @dataclass
 class Analysis:
-    """A traced network and what is found out about it. Rules read and write it."""
+    """A traced network and what is found out about it."""
 
     graph: fx.GraphModule
     topology: Topology
     units: Units = field(default_factory=Units)
     facts: dict[fx.Node, Fact] = field(default_factory=dict)
-    needs: dict[fx.Node, Tensor] = field(default_factory=dict)
+    needs: dict[fx.Node, tuple[Tensor, ...]] = field(default_factory=dict)  # one per part of the value
+    blind: set[fx.Node] = field(default_factory=set)  # nodes that need all that goes into them
+    layers: dict[str, fx.Node] = field(default_factory=dict)  # layers that can change, and the node that calls them
     listening: dict[str, Listening] = field(default_factory=dict)  # by layer
-    layers: dict[str, fx.Node] = field(default_factory=dict)  # layers with channels, and the node that calls them
-    resizes: dict[fx.Node, Any] = field(default_factory=dict)  # nodes with sizes written out: how to give them anew
+    carriers: dict[str, int] = field(default_factory=dict)  # by layer: the constant input that carries the others
+    resizes: dict[fx.Node, int] = field(default_factory=dict)  # views with sizes: the place of the channels among them
+    splits: list[fx.Node] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.calls = Counter(str(node.target) for node in self.graph.graph.nodes if node.op == "call_module")
+        called = [node for node in self.graph.graph.nodes if node.op == "call_module"]
+        self.calls = Counter(self.module(node) for node in called)
+        self.owners = Counter(map(id, self._owned()))
+
+    def _owned(self) -> Iterable[Any]:
+        """Every parameter and buffer, once for each place that uses it."""
+        for module in self.graph.modules():
+            yield from module.parameters(recurse=False)
+            yield from module.buffers(recurse=False)
+        read = {str(node.target) for node in self.graph.graph.nodes if node.op == "get_attr"}
+        yield from (attrgetter(name)(self.graph) for name in read)
 
     # What rules ask
 
@@ -63,11 +81,16 @@ class Analysis:
         found = self.fact(node)
         return found if isinstance(found, Channels) else None
 
-    def outputs(self, node: fx.Node) -> Channels | None:
+    def outputs(self, node: fx.Node) -> Channels:
         """The channels that a layer gives; a GRU gives them twice."""
         fact = self.fact(node)
         first = fact[0] if isinstance(fact, tuple) else fact
-        return first if isinstance(first, Channels) else None
+        assert isinstance(first, Channels)
+        return first
+
+    def tracked(self, node: Any) -> bool:
+        """Whether channels of a node's value are tracked."""
+        return isinstance(self.fact(node), Channels | tuple)
 
     def mask(self, node: fx.Node, name: str = "weight") -> Tensor:
         """Which connections of a layer live. What the topology does not name lives everywhere, zeros too."""
@@ -80,117 +103,53 @@ class Analysis:
         tensor: Tensor = getattr(self.module(node), name)
         return tensor.detach().cpu().double() * self.mask(node, name)
 
-    def shared(self, node: fx.Node) -> bool:
-        """Whether the node's module is called more than once."""
-        return self.calls[str(node.target)] > 1
+    def fixed(self, node: fx.Node) -> str:
+        """Say why a layer cannot be changed; nothing if it can."""
+        module = self.module(node)
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        reasons = {
+            "is used more than once": self.calls[module] > 1,
+            "shares its weights": any(self.owners[id(tensor)] > 1 for tensor in own),
+        }
+        return next((why for why, true in reasons.items() if true), "")
 
     # What rules say
 
-    def need(self, node: Any, needed: Tensor) -> None:
+    def need(self, node: Any, needed: Tensor, part: int = 0) -> None:
         """Channels of a node's value are needed by somebody."""
-        if isinstance(node, fx.Node) and node in self.needs:
-            self.needs[node] |= needed
+        if isinstance(node, fx.Node) and self.needs.get(node):
+            self.needs[node][part].logical_or_(needed)
+
+    def need_all(self, node: fx.Node) -> None:
+        """Whatever a node's value has is needed."""
+        for needed in self.needs.get(node, ()):
+            needed.fill_(True)
 
     def needed(self, node: fx.Node) -> Tensor:
         """Which channels of a node's value somebody needs."""
-        return self.needs[node]
+        return self.needs[node][0]
 
-    def keep(self, node: Any) -> None:
-        """Whatever a node's value is made of stays, and is needed."""
-        found = self.fact(node)
-        for part in found if isinstance(found, tuple) else (found,):
-            if isinstance(part, Channels):
-                self.units.pin(part.units)
+    def keep(self, node: fx.Node) -> None:
+        """Whatever units a node's value is made of stay."""
+        for part in parts(self.fact(node)):
+            self.units.pin(part.units)
 
     def give_up(self, node: fx.Node, why: str) -> Source:
-        """An operation that is not understood: what goes into it stays."""
-        if any(isinstance(self.fact(source), Channels | tuple) for source in node.all_input_nodes):
-            self.notes.append(f"{node.name}: {why}")
+        """An operation that is not understood: what goes into it stays, and is needed.
+
+        What is computed from the network's input alone, without units, is still a view of it.
+        """
+        has_units = node.op == "call_module" and any(True for _ in self.module(node).parameters())
+        if has_units or any(self.tracked(source) for source in node.all_input_nodes):
+            self.notes.append(f"{node.target if node.op == 'call_module' else node.name}: {why}")
+        self.blind.add(node)
         for source in node.all_input_nodes:
             self.keep(source)
-        return Source.OPAQUE
+        facts = [self.fact(source) for source in node.all_input_nodes]
+        untouched = not has_units and all(fact in (None, *Source) for fact in facts)
+        return Source.INPUT if untouched and Source.INPUT in facts else Source.OPAQUE
 
 
-def analyse(graph: fx.GraphModule, topology: Topology) -> Analysis:
-    """Find out everything about a traced network whose nodes know their shapes."""
-    from rigl_compress.pipeline.prune.rules import rule_of
-
-    found = Analysis(graph, topology)
-    nodes = list(graph.graph.nodes)
-    rules = {node: rule_of(node, found) for node in nodes}
-    for node in nodes:
-        found.facts[node] = rules[node].forward(node, found)
-    for node, fact in found.facts.items():
-        if isinstance(fact, Channels):
-            found.needs[node] = torch.zeros(len(fact.units), dtype=torch.bool)
-    for node in reversed(nodes):
-        rules[node].backward(node, found)
-    _pin_what_is_missed(found)
-    _leave_no_layer_empty(found)
-    return found
-
-
-def _pin_what_is_missed(found: Analysis) -> None:
-    for layer, listening in found.listening.items():
-        channels = found.channels(found.layers[layer].all_input_nodes[0])
-        if channels is not None:
-            found.units.pin(channels.units[listening.missed])
-
-
-def _leave_no_layer_empty(found: Analysis) -> None:
-    """A layer that would lose all its units keeps one, which is constant: the layer has become its constant."""
-    for node in found.layers.values():
-        channels = found.outputs(node)
-        if channels is not None and not found.units.pinned(channels.units).any():
-            found.units.pin(channels.units[:1])
-
-
-class Shapes(fx.Interpreter):
-    """Runs a traced network once and notes the shape of every value."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Note the shape of a node's value."""
-        value = super().run_node(n)
-        n.meta["shape"] = tuple(value.shape) if isinstance(value, Tensor) else None
-        n.meta["float"] = isinstance(value, Tensor) and value.is_floating_point()
-        n.meta["tensor"] = isinstance(value, Tensor | tuple | list) and not isinstance(value, torch.Size)
-        return value
-
-
-def trace(model: nn.Module, example_input: Tensor | tuple[Any, ...]) -> fx.GraphModule:
-    """Trace a network and note the shapes of its values on the example input."""
-    inputs = example_input if isinstance(example_input, tuple) else (example_input,)
-    try:
-        graph = traced(model)
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{type(model).__name__} cannot be traced ({reason}): its forward must not branch on values; "
-            "wrap the part that does in a module of its own, or prune the parts one by one"
-        ) from None
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            Shapes(graph).run(*inputs)
-    except Exception as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        shapes = [tuple(value.shape) if isinstance(value, Tensor) else value for value in inputs]
-        raise InputError(
-            f"the example input of shape {shapes} does not go through {type(model).__name__}: "
-            f"{lines[0] if lines else type(error).__name__}"
-        ) from None
-    finally:
-        model.train(training)
-    return graph
-
-
-def shape(node: Any) -> tuple[int, ...]:
-    """The shape of a node's value."""
-    found: tuple[int, ...] = node.meta["shape"]
-    return found
-
-
-def is_tensor(node: fx.Node) -> bool:
-    """Whether a node's value is a tensor or several."""
-    return bool(node.meta.get("tensor"))
+def parts(fact: Fact) -> tuple[Channels, ...]:
+    """The tracked channels of a value."""
+    return tuple(part for part in (fact if isinstance(fact, tuple) else (fact,)) if isinstance(part, Channels))

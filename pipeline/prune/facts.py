@@ -11,7 +11,7 @@ from torch import Tensor
 class Source(Enum):
     """Values without tracked channels."""
 
-    INPUT = "a view of the network's input"  # a layer may pick what it needs of it
+    INPUT = "computed from the network's input alone"  # a layer may pick what it needs of it
     OPAQUE = "not understood"  # whatever feeds it stays
 
 
@@ -37,16 +37,24 @@ class Channels:
         return Channels(self.axis if axis is None else axis, self.units[index], self.constant[index])
 
     def with_constant(self, constant: Tensor) -> "Channels":
-        """The same units after an operation on each channel by itself."""
-        return replace(self, constant=constant)
+        """The same units after an operation on each channel by itself. A constant that is not finite is not folded."""
+        return replace(self, constant=torch.where(constant.isfinite(), constant, torch.nan))
+
+    def unknown(self) -> "Channels":
+        """The same units, of whose values nothing is known."""
+        return replace(self, constant=torch.full_like(self.constant, torch.nan))
 
     def along(self, axis: int) -> "Channels":
         """The same channels on another axis."""
         return replace(self, axis=axis)
 
     def repeated(self, times: int, axis: int) -> "Channels":
-        """Each channel `times` times in a row: what flattening does."""
+        """Each channel `times` times in a row: flattening with the axes behind the channels."""
         return Channels(axis, self.units.repeat_interleave(times), self.constant.repeat_interleave(times))
+
+    def tiled(self, times: int, axis: int) -> "Channels":
+        """All channels in a row, `times` times: flattening with the axes ahead of the channels."""
+        return Channels(axis, self.units.repeat(times), self.constant.repeat(times))
 
 
 Fact = Channels | Source | tuple["Channels | Source", ...] | None

@@ -1,5 +1,6 @@
 """What pruning gained, and proof that nothing else changed."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -7,9 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from rigl_compress.exporters.sizes import network_bytes
+from rigl_compress.models.errors import InputError
 from rigl_compress.models.flops import count_flops
 from rigl_compress.models.prune_plan import PrunePlan
+from rigl_compress.models.resize import size_of
 from rigl_compress.models.topology import Topology
+from rigl_compress.models.tracing import evaluating
+from rigl_compress.pipeline.prune.graph import copied
 
 FEW_LAYERS = 6  # more are told in sum
 
@@ -38,20 +43,26 @@ class PruneReport:
 
     def to_json(self) -> dict[str, Any]:
         """Give plain JSON values."""
-        return {"format": 1, **asdict(self)}
+        return {"format": 1, **asdict(self), "notes": list(self.notes)}
 
 
 def make_report(
     model: nn.Module, topology: Topology, small: nn.Module, left: Topology, plan: PrunePlan, example: Any
 ) -> PruneReport:
-    """Measure both networks."""
-    difference, largest = _compare(model, small, example)
+    """Measure both networks. One that computes something else is refused: better none than a wrong one."""
+    difference, largest, rounding = _compare(model, small, example)
+    relative = difference / largest if largest else difference
+    if relative > rounding**0.5:
+        raise InputError(
+            f"{type(model).__name__} gives other outputs without its dead neurons ({relative:.2g} of the largest): "
+            "it draws random numbers in evaluation mode, or hides something from torch.fx; prune the rest of it"
+        )
     return PruneReport(
         architecture=f"{_architecture(model)} → {_architecture(small)}",
         before=_size(model, topology, example),
         after=_size(small, left, example),
         difference=difference,
-        relative_difference=difference / largest if largest else difference,
+        relative_difference=relative,
         notes=plan.notes,
     )
 
@@ -66,36 +77,34 @@ def _size(model: nn.Module, topology: Topology, example: Any) -> Size:
 
 def _architecture(model: nn.Module) -> str:
     layers = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.GRU)]
-    widths = [_outputs(layer) for layer in layers]
+    widths = [size_of(layer)[1] for layer in layers]
     if len(layers) > FEW_LAYERS or not layers:
         return f"{sum(widths):,} units in {len(layers)} layers"
-    return "-".join(map(str, [_inputs(layers[0]), *widths[:-1]]))
-
-
-def _inputs(layer: Any) -> int:
-    return int(
-        next(getattr(layer, name) for name in ("in_features", "in_channels", "input_size") if hasattr(layer, name))
-    )
-
-
-def _outputs(layer: Any) -> int:
-    names = ("out_features", "out_channels", "hidden_size")
-    return int(next(getattr(layer, name) for name in names if hasattr(layer, name)))
+    return "-".join(map(str, [size_of(layers[0])[0], *widths[:-1]]))
 
 
 @torch.no_grad()
-def _compare(model: nn.Module, small: nn.Module, example: Any) -> tuple[float, float]:
-    """Run both on the example and on random inputs of its shape: the largest difference, the largest output."""
-    training = small.training
-    model.eval()
-    small.eval()
-    difference = largest = 0.0
-    for inputs in (_tuple(example), _random_like(_tuple(example))):
-        for one, other in zip(_tensors(model(*inputs)), _tensors(small(*inputs)), strict=True):
-            difference = max(difference, float((one - other).abs().max()))
-            largest = max(largest, float(one.abs().max()))
-    small.train(training)
-    return difference, largest
+def _compare(model: nn.Module, small: nn.Module, example: Any) -> tuple[float, float, float]:
+    """Run both on the example and on random inputs of its shape.
+
+    Gives the largest difference, the largest output, and the rounding of the outputs' precision.
+    """
+    difference = largest = rounding = 0.0
+    with evaluating(model, small):
+        for inputs in (_tuple(example), _random_like(_tuple(example))):
+            answers = (_tensors(network(*copied(inputs))) for network in (model, small))
+            for one, other in zip(*answers, strict=True):
+                difference = max(difference, _difference(one, other))
+                largest = max(largest, float(one.double().abs().nan_to_num().max()) if one.numel() else 0.0)
+                rounding = max(rounding, torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0)
+    return difference, largest, rounding
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    """Give the largest difference: infinite where only one of them is a number."""
+    same = torch.isclose(one.double(), other.double(), rtol=0, atol=0, equal_nan=True)
+    apart = (one.double() - other.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    return float(torch.where(same, 0.0, apart).max()) if one.numel() else 0.0
 
 
 def _tuple(example: Any) -> tuple[Any, ...]:
@@ -116,4 +125,6 @@ def _random_like(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
-    return [tensor for part in value for tensor in _tensors(part)]
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, tuple | list) else []

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from rigl_compress.models.artifacts import write_json
+from rigl_compress.models.artifacts import atomic_path, write_json
 from rigl_compress.models.networks import ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.pipeline.environment import command_line, environment
@@ -35,8 +35,9 @@ def prune_run(run: Run, *, write: bool = True) -> dict[str, Any]:
         "environment": environment(),
     }
     if write:
-        small.save(run.pruned_file)
-        write_json(run.prune_file, done)
+        with atomic_path(run.pruned_file) as model_file, atomic_path(run.prune_file) as report_file:
+            small.save(model_file)
+            write_json(report_file, done)
     return done
 
 

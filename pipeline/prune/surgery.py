@@ -1,5 +1,6 @@
-"""Remove dead neurons from a network: analyse, plan, cut, fold, and look whether it still computes the same."""
+"""Remove dead neurons from a network: analyse, plan, fold, cut, and look whether it still computes the same."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from rigl_compress.models.prune_plan import LayerChange, PrunePlan
-from rigl_compress.models.resize import resized
+from rigl_compress.models.resize import folding, resized
 from rigl_compress.models.topology import Topology
-from rigl_compress.pipeline.prune.analysis import Analysis, analyse, trace
+from rigl_compress.pipeline.prune.analysis import Analysis
+from rigl_compress.pipeline.prune.graph import Example, trace
 from rigl_compress.pipeline.prune.plan import carried, folded, make_plan
 from rigl_compress.pipeline.prune.report import PruneReport, make_report
-
-Example = Tensor | tuple[Any, ...]
+from rigl_compress.pipeline.prune.walk import analyse
 
 
 @dataclass(frozen=True)
@@ -41,64 +42,58 @@ def prune_dead_neurons(model: nn.Module, topology: Topology, example_input: Exam
     """
     topology.check_fits(model)
     masked = deepcopy(model)
+    masked.zero_grad()
     topology.apply_to(masked)
-    small, left, plan = masked, topology, PrunePlan()
+    small, left, plan = masked, Topology.from_masks(topology), PrunePlan()
     while True:  # a second round finds more only where a grouped convolution has lost all groups but one
-        again, fewer, change = _round(small, left, example_input)
+        found = analyse(trace(small, example_input), left)
+        change = make_plan(found)
         if not change:
             break
-        small, left, plan = again, fewer, plan.then(change)
+        small, left, plan = *_cut(small, left, change, found), plan.then(change)
     plan = replace(plan, notes=change.notes)
-    small.train(model.training)
     return Pruned(small, left, plan, make_report(masked, topology, small, left, plan, example_input))
 
 
-def _round(model: nn.Module, topology: Topology, example_input: Example) -> tuple[nn.Module, Topology, PrunePlan]:
-    found = analyse(trace(model, example_input), topology)
-    plan = make_plan(found)
-    small = plan.reshape(_with_carriers(model, plan, found))
-    with torch.no_grad():
-        _fold(small, plan, found)
-    return small, _smaller_topology(model, topology, plan, found), plan
+def _cut(model: nn.Module, topology: Topology, plan: PrunePlan, found: Analysis) -> tuple[nn.Module, Topology]:
+    return plan.reshape(_with_constants(model, plan, found)), _smaller(topology, model, plan, found)
 
 
 @torch.no_grad()
-def _with_carriers(model: nn.Module, plan: PrunePlan, found: Analysis) -> nn.Module:
-    """Let carriers take over the kernels of the constant inputs that will go."""
+def _with_constants(model: nn.Module, plan: PrunePlan, found: Analysis) -> nn.Module:
+    """Put what constant inputs contribute that will go into the biases, or into the kernels of their carriers."""
     loaded = deepcopy(model)
     for change in plan.changes:
+        layer: Any = loaded.get_submodule(change.layer)
+        if change.new_bias:
+            layer.bias = nn.Parameter(layer.weight.new_zeros(change.outputs))
+        bias = getattr(layer, folding(layer)[1], None)
+        if change.removed_inputs and bias is not None:
+            bias.add_(folded(change.layer, found).to(bias))
         if taken := carried(change.layer, found):
-            weight: Any = loaded.get_submodule(change.layer).weight
-            weight[:, taken[0]] += taken[1].to(weight)
+            layer.weight[:, taken[0]] += taken[1].to(layer.weight)
     return loaded
 
 
-def _fold(small: nn.Module, plan: PrunePlan, found: Analysis) -> None:
-    """Add what removed constants contributed to the biases."""
-    for change in plan.changes:
-        layer: Any = small.get_submodule(change.layer)
-        weighted = isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)
-        if weighted and change.removed_inputs and not change.selects and layer.bias is not None:
-            extra, kept = folded(change.layer, found), change.kept_outputs
-            layer.bias.add_((extra if kept is None else extra[kept]).to(layer.bias))
-
-
-def _smaller_topology(model: nn.Module, topology: Topology, plan: PrunePlan, found: Analysis) -> Topology:
-    """Cut the masks as the weights were cut, by cutting layers that hold masks for weights."""
+def _smaller(topology: Topology, model: nn.Module, plan: PrunePlan, found: Analysis) -> Topology:
+    """Cut the masks as the weights are cut; a carrier has the connections of all that it carries."""
     changes = {change.layer: change for change in plan.changes}
     masks = {name: mask.clone() for name, mask in topology.items()}
     for layer in changes:
-        if (taken := carried(layer, found)) and f"{layer}.weight" in masks:
-            masks[f"{layer}.weight"][:, taken[0]] |= taken[2].to(masks[f"{layer}.weight"].device)
+        if (mask := masks.get(f"{layer}.weight")) is not None and (taken := carried(layer, found)):
+            mask[:, taken[0]] |= taken[2].to(mask.device)
+        if (mask := masks.get(f"{layer}.bias")) is not None and changes[layer].removed_inputs:
+            mask |= (folded(layer, found) != 0).to(mask.device)
     return Topology({name: _cut_mask(model, name, mask, changes) for name, mask in masks.items()})
 
 
-def _cut_mask(model: nn.Module, name: str, mask: Tensor, changes: dict[str, LayerChange]) -> Tensor:
+def _cut_mask(model: nn.Module, name: str, mask: Tensor, changes: Mapping[str, LayerChange]) -> Tensor:
+    """Let a layer that holds the mask for a weight be cut."""
     layer, _, parameter = name.rpartition(".")
-    change = changes.get(layer)
-    if change is None:
-        return mask.clone()
+    if layer not in changes:
+        return mask
     twin = deepcopy(model.get_submodule(layer))
     getattr(twin, parameter).data = mask.to(torch.float32)
+    change = changes[layer]
     cut: Tensor = getattr(resized(twin, change.kept_inputs, change.kept_outputs), parameter).detach()
     return cut != 0

@@ -5,6 +5,7 @@ from itertools import pairwise
 from statistics import mean, stdev
 
 import pytest
+import strategies  # noqa: F401  (loads the profile)
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
