@@ -4,13 +4,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from rigl_compress.pipeline.train import progress as training_progress
+
+if TYPE_CHECKING:
+    from rigl_compress.exporters.export import ExportedModel
 
 _out = Console(highlight=False, soft_wrap=True)
 _tables = Console(highlight=False, width=1000)  # rich cuts off what does not fit; a terminal breaks the line
@@ -89,3 +92,18 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
     text(f"{content['recipe']}, {content['method']}, seed {content['seed']} → {folder}")
     for name, value in rows:
         text(f"  {name:<21} {value}")
+
+
+def exported(model: "ExportedModel") -> None:
+    """Print what is in an ONNX file."""
+    rows = [
+        (row.name, "×".join(map(str, row.shape)), f"{row.total - row.nonzeros:,}", f"{row.sparsity:.2%}", row.encoding)
+        for row in model.tensors
+    ]
+    sizes = [f"{row.bytes:,}" for row in model.tensors]
+    columns = ("tensor", "shape", "zeros", "sparsity", "encoding", "bytes")
+    table("", columns, [(*row, size) for row, size in zip(rows, sizes, strict=True)])
+    text("", f"{model.path}: {model.bytes:,} bytes, opset {model.opset}")
+    for name, value in model.metadata.items():
+        if name != "format":
+            text(f"  {name:<14} {value}")

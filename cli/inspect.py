@@ -8,22 +8,27 @@ from rigl_compress.cli import _options as options
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("source", metavar="RUN|FILE", type=click.Path(path_type=Path))
 @click.option("--png", type=click.Path(path_type=Path), help="Also draw the maps and the error into this PNG file.")
 @options.as_json
-def command(run: Path, png: Path | None, as_json: bool) -> None:
-    """Look into a run: its result, its layers, and the connections per input pixel at begin and end.
+def command(source: Path, png: Path | None, as_json: bool) -> None:
+    """Look into a run (its result, its layers, its connections per input pixel) or an ONNX file (its tensors).
 
     \b
     Example:
       rigl-compress inspect runs/mnist-rigl --png connections.png
+      rigl-compress inspect model.onnx
     """
     from rigl_compress.cli import _render
+
+    if source.suffix == ".onnx":
+        _inspect_file(source, png, as_json)
+        return
     from rigl_compress.pipeline.inspect import inspection, layer_rows, pixel_map, side_by_side
     from rigl_compress.pipeline.pictures import connections_picture
     from rigl_compress.pipeline.workspace import Run
 
-    opened = Run.open(run)
+    opened = Run.open(source)
     found = inspection(opened)
     if png:
         connections_picture(opened, png)
@@ -31,7 +36,7 @@ def command(run: Path, png: Path | None, as_json: bool) -> None:
         _render.json_result(found)
         return
     begin, end = opened.topology("begin"), opened.topology("end")
-    _render.result(run, found["result"], as_json=False)
+    _render.result(source, found["result"], as_json=False)
     _render.text("")
     _render.table("layers", ("layer", "shape", "connections", "sparsity", "new since begin"), layer_rows(begin, end))
     model = opened.model()
@@ -40,3 +45,16 @@ def command(run: Path, png: Path | None, as_json: bool) -> None:
         _render.text("", "connections per input pixel", *side_by_side(("begin", "end"), (first, last)))
     if png:
         _render.text("", f"picture: {png}")
+
+
+def _inspect_file(file: Path, png: Path | None, as_json: bool) -> None:
+    from rigl_compress.cli import _render
+    from rigl_compress.exporters.export import read_exported
+
+    if png:
+        raise click.UsageError(f"--png draws the connections of a run, and {file} is an ONNX file")
+    found = read_exported(file)
+    if as_json:
+        _render.json_result(found.to_json())
+    else:
+        _render.exported(found)

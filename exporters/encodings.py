@@ -18,6 +18,7 @@ from rigl_compress.models.registry import Registry
 
 Array = NDArray[Any]
 LARGEST_GAP = 255  # of one byte
+SHARED = "rigl_compress/"  # how the names of constants begin that all tensors of a file share
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,21 @@ class Encoded:
         """The bytes of all parts in the file, without the few that the graph spends on each entry."""
         parts: list[Any] = [*self.initializers, *self.sparse, *self.nodes, *self.shapes]
         return sum(part.ByteSize() for part in parts)
+
+
+def joined(*parts: Encoded) -> Encoded:
+    """Give several pieces of a graph as one, in their order; what they share stands there once.
+
+    >>> node = helper.make_node("Neg", ["x"], ["y"])
+    >>> len(joined(Encoded(nodes=(node,)), Encoded(nodes=(node,))).nodes)
+    1
+    """
+    return Encoded(
+        initializers=tuple({tensor.name: tensor for part in parts for tensor in part.initializers}.values()),
+        sparse=tuple(tensor for part in parts for tensor in part.sparse),
+        nodes=tuple({node.output[0]: node for part in parts for node in part.nodes}.values()),
+        shapes=tuple(shape for part in parts for shape in part.shapes),
+    )
 
 
 # Parts of an encoded tensor by name: what a decoder reads.
@@ -100,20 +116,24 @@ def decode_sparse(parts: Parts, shape: tuple[int, ...]) -> Array:
 
 def _scattered(values: Array, places: Array, shape: tuple[int, ...]) -> Array:
     flat = np.zeros(prod(shape), dtype=values.dtype)
-    flat[places] = values
+    flat[places] = values.reshape(-1)
     return flat.reshape(shape)
 
 
-def _rebuilt(name: str, array: Array, places: str) -> tuple[tuple[TensorProto, ...], tuple[onnx.NodeProto, ...]]:
-    """The operators that put values into zeros at computed places and give the tensor its shape."""
-    zero = helper.make_tensor("zero", helper.np_dtype_to_tensor_dtype(array.dtype), [1], [0])
-    constants = (_numbers(f"{name}/size", [array.size]), _numbers(f"{name}/shape", array.shape))
+def _rebuilt(name: str, array: Array, values: Array) -> Encoded:
+    """The operators that put values into zeros at computed places and give the tensor its shape.
+
+    Tensors of one size begin with the same zeros: to fill them once makes a file faster to open.
+    """
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    zeros = f"{SHARED}zeros/{array.dtype}/{array.size}"
     nodes = (
-        helper.make_node("ConstantOfShape", [f"{name}/size"], [f"{name}/zeros"], value=zero),
-        helper.make_node("ScatterElements", [f"{name}/zeros", places, f"{name}/values"], [f"{name}/flat"], axis=0),
+        helper.make_node("ConstantOfShape", [f"{zeros}/size"], [zeros], value=helper.make_tensor("", kind, [1], [0])),
+        helper.make_node("ScatterElements", [zeros, f"{name}/places", f"{name}/values"], [f"{name}/flat"], axis=0),
         helper.make_node("Reshape", [f"{name}/flat", f"{name}/shape"], [name]),
     )
-    return constants, nodes
+    constants = (_numbers(f"{zeros}/size", [array.size]), _numbers(f"{name}/shape", array.shape))
+    return Encoded(initializers=(_tensor(f"{name}/values", values), *constants), nodes=nodes)
 
 
 # gap8: a byte for the way to the next value
@@ -139,61 +159,54 @@ def gaps(places: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64
 def encode_gap8(name: str, array: Array) -> Encoded:
     """Bytes between the values, added up and scattered: 5 bytes a value in float32."""
     steps, visited = gaps(np.flatnonzero(nonzero_bits(array)))
-    constants, nodes = _rebuilt(name, array, f"{name}/places")
-    return Encoded(
-        initializers=(
-            _tensor(f"{name}/gaps", steps),
-            _tensor(f"{name}/values", array.reshape(-1)[visited]),
-            helper.make_tensor(f"{name}/axis", TensorProto.INT32, [], [0]),
-            *constants,
-        ),
+    axis = helper.make_tensor(f"{SHARED}axis", TensorProto.INT32, [], [0])
+    places = Encoded(
+        initializers=(_tensor(f"{name}/gaps", steps), axis),
         nodes=(
             helper.make_node("Cast", [f"{name}/gaps"], [f"{name}/steps"], to=TensorProto.INT32),
-            helper.make_node("CumSum", [f"{name}/steps", f"{name}/axis"], [f"{name}/places"]),
-            *nodes,
+            helper.make_node("CumSum", [f"{name}/steps", axis.name], [f"{name}/places"]),
         ),
     )
+    return joined(places, _rebuilt(name, array, array.reshape(-1)[visited]))
 
 
 def decode_gap8(parts: Parts, shape: tuple[int, ...]) -> Array:
     """Add the gaps up and put the values in their places."""
-    return _scattered(parts["values"], np.cumsum(parts["gaps"].astype(np.int64)), shape)
+    return _scattered(parts["values"], np.cumsum(parts["gaps"], dtype=np.int64), shape)
 
 
 # bitmask: a bit a place, the paper's convention
 
 
 def encode_bitmask(name: str, array: Array) -> Encoded:
-    """A bit for every place and the values in a row: 4·nnz + N/8 bytes in float32."""
+    """A bit for every place and the values in a row: 4·nnz + N/8 bytes in float32.
+
+    Bit i of byte b stands for place i·⌈N/8⌉ + b, so that the runtime shifts long rows and not groups of eight.
+    """
     alive = nonzero_bits(array)
-    count = int(alive.sum())
-    constants, nodes = _rebuilt(name, array, f"{name}/places")
-    found = helper.make_tensor_value_info(f"{name}/found", TensorProto.INT64, [1, count])
-    return Encoded(
-        initializers=(
-            _tensor(f"{name}/bits", np.packbits(alive, bitorder="little").reshape(-1, 1)),
-            _tensor(f"{name}/values", array.reshape(-1)[alive]),
-            _tensor(f"{name}/shifts", np.arange(8, dtype=np.uint8).reshape(1, 8)),
-            _tensor(f"{name}/two", np.array(2, dtype=np.uint8)),
-            _numbers(f"{name}/all", [-1]),
-            *constants,
-        ),
+    shifts = _tensor(f"{SHARED}shifts", np.arange(7, -1, -1, dtype=np.uint8).reshape(8, 1))
+    seven = _tensor(f"{SHARED}seven", np.array(7, dtype=np.uint8))
+    row = _numbers(f"{SHARED}row", [-1])
+    planes = np.zeros((8, -(-array.size // 8)), dtype=np.bool_)
+    planes.reshape(-1)[: array.size] = alive
+    places = Encoded(
+        initializers=(_tensor(f"{name}/bits", np.packbits(planes, axis=0, bitorder="little")), shifts, seven, row),
         nodes=(
-            helper.make_node("BitShift", [f"{name}/bits", f"{name}/shifts"], [f"{name}/shifted"], direction="RIGHT"),
-            helper.make_node("Mod", [f"{name}/shifted", f"{name}/two"], [f"{name}/lowest"]),
-            helper.make_node("Reshape", [f"{name}/lowest", f"{name}/all"], [f"{name}/row"]),
+            helper.make_node("BitShift", [f"{name}/bits", shifts.name], [f"{name}/highest"], direction="LEFT"),
+            helper.make_node("BitShift", [f"{name}/highest", seven.name], [f"{name}/alive"], direction="RIGHT"),
+            helper.make_node("Reshape", [f"{name}/alive", row.name], [f"{name}/row"]),
             helper.make_node("NonZero", [f"{name}/row"], [f"{name}/found"]),
-            helper.make_node("Reshape", [f"{name}/found", f"{name}/all"], [f"{name}/places"]),
-            *nodes,
+            helper.make_node("Reshape", [f"{name}/found", row.name], [f"{name}/places"]),
         ),
         # Without its shape the output of NonZero is of unknown size, and nothing behind it is folded.
-        shapes=(found,),
+        shapes=(helper.make_tensor_value_info(f"{name}/found", TensorProto.INT64, [1, int(alive.sum())]),),
     )
+    return joined(places, _rebuilt(name, array, array.reshape(-1)[alive]))
 
 
 def decode_bitmask(parts: Parts, shape: tuple[int, ...]) -> Array:
     """Unpack the bits and put the values where they are set."""
-    alive = np.unpackbits(parts["bits"].reshape(-1), count=prod(shape), bitorder="little")
+    alive = np.unpackbits(parts["bits"], axis=0, bitorder="little").reshape(-1)
     return _scattered(parts["values"], np.flatnonzero(alive), shape)
 
 
@@ -211,7 +224,7 @@ def smallest(name: str, array: Array) -> tuple[str, Encoded]:
     """Give the encoding that takes the fewest bytes, and what it gives.
 
     >>> array = np.zeros((100, 100), dtype=np.float32)
-    >>> array[0, :50] = 1
+    >>> array[:, :5] = 1
     >>> smallest("w", array)[0], smallest("w", np.ones((10, 10), dtype=np.float32))[0]
     ('gap8', 'dense')
     """

@@ -17,6 +17,7 @@ _HOME = {
     "SparsityConfig": "rigl_compress.pipeline.train.config",
     "Topology": "rigl_compress.models.topology",
     "count_flops": "rigl_compress.models.flops",
+    "export_onnx": "rigl_compress.exporters.export",
     "prune_dead_neurons": "rigl_compress.pipeline.prune.surgery",
 }
 
@@ -29,10 +30,12 @@ __all__ = [
     "Topology",
     "__version__",
     "count_flops",
+    "export_onnx",
     "prune_dead_neurons",
 ]
 
 if TYPE_CHECKING:
+    from rigl_compress.exporters.export import export_onnx as export_onnx
     from rigl_compress.models.errors import InputError as InputError
     from rigl_compress.models.flops import count_flops as count_flops
     from rigl_compress.models.sparse_model import SparseModel as SparseModel

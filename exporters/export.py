@@ -1,0 +1,216 @@
+"""From a network or an ONNX file to a small ONNX file, checked before it gets its name."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime as ort
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rigl_compress.exporters import verify
+from rigl_compress.exporters.contents import TensorRow, rows_of
+from rigl_compress.exporters.graph import OPSET, Example, as_inputs, bake, export_graph, flat_outputs, is_recurrent
+from rigl_compress.exporters.onnx_file import LARGEST_FILE, load_model, opset_of, sha256_of
+from rigl_compress.exporters.restore import restore
+from rigl_compress.exporters.sparsify import (
+    CHOICES,
+    clear_negative_zeros,
+    lift_constants,
+    metadata_of,
+    sparsify,
+    write_metadata,
+)
+from rigl_compress.exporters.values import VALUES
+from rigl_compress.models.artifacts import FORMAT, atomic_path
+from rigl_compress.models.errors import InputError
+
+Array = NDArray[Any]
+Inputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """An ONNX file that passed its checks. `difference`: of its outputs, in parts of the source's largest output."""
+
+    path: Path
+    tensors: tuple[TensorRow, ...]
+    bytes: int
+    opset: int
+    difference: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain JSON values."""
+        rows = [{**asdict(row), "shape": list(row.shape)} for row in self.tensors]
+        facts = {"bytes": self.bytes, "opset": self.opset, "difference": self.difference}
+        return {"format": FORMAT, "path": str(self.path), **facts, "metadata": dict(self.metadata), "tensors": rows}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "ExportedModel":
+        """Read what `to_json` gave."""
+        if content.get("format") != FORMAT:
+            raise InputError(
+                f"an export of format {content.get('format')!r}, this version reads {FORMAT}: export again"
+            )
+        rows = tuple(TensorRow(**{**row, "shape": tuple(row["shape"])}) for row in content["tensors"])
+        names = ("bytes", "opset", "difference", "metadata")
+        return cls(path=Path(content["path"]), tensors=rows, **{name: content[name] for name in names})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an export writes weights, and what it says about the model."""
+
+    encoding: str = "sparse"
+    values: str = "fp32"
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _ = CHOICES[self.encoding], VALUES[self.values]
+
+    def metadata(self) -> dict[str, Any]:
+        """Give what is written into the file."""
+        return {
+            "format": FORMAT,
+            "version": version("rigl-compress"),
+            "encoding": self.encoding,
+            "values": self.values,
+            **self.facts,
+        }
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Inputs to try a file with, and the outputs that they must give."""
+
+    inputs: Sequence[Inputs]
+    outputs: Sequence[Sequence[Array]]
+
+
+def export_onnx(
+    model: nn.Module,
+    example_input: Example,
+    path: Path | str,
+    *,
+    encoding: str = "sparse",
+    values: str = "fp32",
+    fold_batch_norm: bool = True,
+    opset: int = OPSET,
+    force: bool = False,
+    facts: Mapping[str, Any] | None = None,
+) -> ExportedModel:
+    """Export a network to one ONNX file whose zeros take little or no space. The network is left as it was.
+
+    The file appears under its name only after it was opened with ONNX Runtime and gave the network's outputs.
+
+    >>> import tempfile
+    >>> layer = nn.Linear(100, 100)
+    >>> _ = layer.weight.data.masked_fill_(torch.rand(100, 100) < 0.9, 0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     exported = export_onnx(layer, torch.rand(1, 100), f"{folder}/layer.onnx", encoding="compact")
+    >>> exported.tensors[0].encoding, exported.bytes < 7000
+    ('gap8', True)
+    """
+    layout = Layout(encoding, values, facts or {})
+    target = check_target(Path(path), force=force)
+    plain = export_graph(model, example_input, fold_batch_norm=fold_batch_norm, opset=opset)
+    baked = bake(model)
+    verify.check_source_zeros(plain, {name: tensor.numpy() for name, tensor in baked.state_dict().items()})
+    return write_checked(plain, target, layout, _torch_trial(baked, as_inputs(example_input)))
+
+
+def reencode(
+    source: Path | str,
+    path: Path | str,
+    layout: Layout | None = None,
+    *,
+    force: bool = False,
+    inputs: Inputs | None = None,
+) -> ExportedModel:
+    """Write the weights of any ONNX file in another encoding; `dense` gives back the plain model, bit by bit."""
+    found = Path(source)
+    chosen = layout or Layout()
+    loaded = load_model(found)
+    target = check_target(Path(path), force=force, source=found)
+    earlier = {key: value for key, value in metadata_of(loaded).items() if key != "tensors"}
+    facts = {**earlier, **chosen.metadata(), "source_sha256": sha256_of(found)}
+    plain = restore(loaded)
+    session = verify.open_session(found)
+    trial = _random_trial(session) if inputs is None else Trial([inputs], [verify.run_session(session, inputs)])
+    return write_checked(plain, target, replace(chosen, facts=facts), trial)
+
+
+def check_target(path: Path, *, force: bool, source: Path | None = None) -> Path:
+    """Refuse what would overwrite a file without being told to, or could not be written."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give the name of a file, such as {path / 'model.onnx'}")
+    if path.exists() and not force:
+        same = source is not None and source.exists() and path.samefile(source)
+        raise InputError(f"{path} {'is the source itself' if same else 'exists'}: choose another name or add --force")
+    return path
+
+
+def write_checked(plain: onnx.ModelProto, path: Path, layout: Layout, trial: Trial) -> ExportedModel:
+    """Encode a plain model and check the file; it takes its name only if every check passes."""
+    lift_constants(plain)
+    if layout.encoding != "dense":
+        clear_negative_zeros(plain)
+    model = sparsify(plain, layout.encoding, layout.values)
+    write_metadata(model, layout.metadata())
+    verify.check_zeros(model, plain, exact=layout.values == "fp32")
+    if model.ByteSize() > LARGEST_FILE:
+        raise InputError(f"{path} would be larger than 2 GiB, more than an ONNX file can hold: try --encoding compact")
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(model.SerializeToString(deterministic=True))
+        difference = verify.check_file(temporary, trial.inputs, trial.outputs, VALUES[layout.values].tolerance)
+    return replace(read_exported(path), difference=difference)
+
+
+def read_exported(path: Path) -> ExportedModel:
+    """Look into an ONNX file, ours or not."""
+    model = load_model(path)
+    facts = {key: value for key, value in metadata_of(model).items() if key != "tensors"}
+    return ExportedModel(path, rows_of(model), path.stat().st_size, opset_of(model), 0.0, facts)
+
+
+def _torch_trial(model: nn.Module, example: tuple[Tensor, ...]) -> Trial:
+    """Try the example as it is, and a random batch of another size."""
+    recurrent = is_recurrent(model)
+    batches = [[each.detach().cpu() for each in example], [_another(each, recurrent) for each in example]]
+    names = ["input"] if len(example) == 1 else [f"input{number}" for number in range(len(example))]
+    inputs = [{name: each.numpy() for name, each in zip(names, batch, strict=True)} for batch in batches]
+    with torch.no_grad():
+        outputs = [[each.numpy() for each in flat_outputs(model(*batch))] for batch in batches]
+    return Trial(inputs, outputs)
+
+
+def _random_trial(session: ort.InferenceSession) -> Trial:
+    """Try random inputs with two samples and with one: a model may take only one, whatever it says."""
+    inputs, outputs = [], []
+    for batch in (2, 1):
+        drawn = verify.random_inputs(session, batch)
+        with suppress(verify.VerificationError):
+            outputs.append(verify.run_session(session, drawn))
+            inputs.append(drawn)
+    if not inputs:
+        raise InputError("the model does not run on random inputs: give inputs that fit it with --inputs FILE.npz")
+    return Trial(inputs, outputs)
+
+
+def _another(example: Tensor, recurrent: bool) -> Tensor:
+    """Give three samples, and a longer sequence, made of the example's own numbers: as valid as it is."""
+    example = example.detach().cpu()
+    if not example.dim():
+        return example
+    generator = torch.Generator().manual_seed(0)
+    shape = [3, *example.shape[1:]]
+    if recurrent and len(shape) > 1:
+        shape[1] += 2
+    places = torch.randint(example.numel(), shape, generator=generator)
+    return example.reshape(-1)[places]

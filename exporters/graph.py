@@ -1,0 +1,197 @@
+"""torch → ONNX: one plain model in memory, masks baked in, dynamic batch, nothing of the exporter's chatter."""
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize, prune
+
+from rigl_compress.exporters.names import restore_names
+from rigl_compress.models.errors import InputError
+
+OPSET = 20
+Example = Tensor | tuple[Tensor, ...]
+
+
+def export_graph(
+    model: nn.Module, example_input: Example, *, fold_batch_norm: bool = True, opset: int = OPSET
+) -> onnx.ModelProto:
+    """Give the plain ONNX model of a network in evaluation mode; the network is left as it was.
+
+    The first axis of every input is dynamic; in networks with recurrent layers the second one too.
+
+    >>> graph = export_graph(nn.Linear(3, 2), torch.zeros(1, 3)).graph
+    >>> [node.op_type for node in graph.node], [tensor.name for tensor in graph.initializer]
+    (['Gemm'], ['weight', 'bias'])
+    """
+    baked = bake(model)
+    inputs = tuple(_two_samples(each) for each in as_inputs(example_input))
+    _check_example(baked, inputs)
+    export = _export_recurrent if is_recurrent(baked) else _export
+    try:
+        with _quietly(), torch.no_grad():
+            plain = export(baked, inputs, fold_batch_norm, opset)
+    except InputError:
+        raise
+    except Exception as error:  # whatever the exporter stumbles on
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InputError(f"torch cannot export the network: {reason}; rewrite that part of its forward") from None
+    strip(plain)
+    restore_names(plain, baked)
+    return plain
+
+
+def _check_example(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    try:
+        with torch.no_grad():
+            model(*inputs)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"the network does not take the example input of shape {shapes}: {reason}") from None
+
+
+def is_recurrent(model: nn.Module) -> bool:
+    """Tell whether a network has recurrent layers, and so sequences of any length for its input."""
+    return any(isinstance(module, nn.RNNBase) for module in model.modules())
+
+
+def as_inputs(example_input: Example) -> tuple[Tensor, ...]:
+    """Give the inputs of a network as a tuple."""
+    return example_input if isinstance(example_input, tuple) else (example_input,)
+
+
+def bake(model: nn.Module) -> nn.Module:
+    """Give a copy in evaluation mode on the CPU whose weights are plain tensors, masks of `torch.nn.utils` applied.
+
+    >>> layer = prune.l1_unstructured(nn.Linear(4, 4), "weight", amount=0.75)
+    >>> [*dict(bake(layer).named_parameters())], int((bake(layer).weight != 0).sum())
+    (['bias', 'weight'], 4)
+    """
+    baked = _copied(model).eval().cpu()
+    for module in baked.modules():
+        for name in _pruned_names(module):
+            prune.remove(module, name)  # type: ignore[no-untyped-call]
+        for name in list(getattr(module, "parametrizations", {})):
+            parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+    return baked
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """Copy a network; what masks have computed stands in plain attributes, which torch copies only when detached."""
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                memo[id(value)] = value.detach().clone()
+    return deepcopy(model, memo)
+
+
+def _pruned_names(module: nn.Module) -> list[str]:
+    hooks = module._forward_pre_hooks.values()
+    return [hook._tensor_name for hook in hooks if isinstance(hook, prune.BasePruningMethod)]
+
+
+def _two_samples(tensor: Tensor) -> Tensor:
+    """Give the example with two samples: torch takes an axis of length 1 for a constant."""
+    tensor = tensor.detach().cpu()
+    return torch.cat([tensor, tensor]) if tensor.dim() and len(tensor) == 1 else tensor
+
+
+def _names(word: str, count: int) -> list[str]:
+    return [word] if count == 1 else [f"{word}{number}" for number in range(count)]
+
+
+def _export(model: nn.Module, inputs: tuple[Tensor, ...], fold: bool, opset: int) -> onnx.ModelProto:
+    batch = torch.export.Dim("batch")
+    program = torch.onnx.export(
+        model,
+        inputs,
+        dynamo=True,
+        dynamic_shapes=tuple({0: batch} if each.dim() else None for each in inputs),
+        opset_version=opset,
+        optimize=fold,
+        verbose=False,
+        input_names=_names("input", len(inputs)),
+        output_names=_names("output", _outputs(model, inputs)),
+    )
+    assert program is not None
+    proto: onnx.ModelProto = program.model_proto
+    return proto
+
+
+def _export_recurrent(model: nn.Module, inputs: tuple[Tensor, ...], fold: bool, opset: int) -> onnx.ModelProto:
+    """Export by tracing: torch.export silently fixes the length of a sequence to the example's."""
+    first = next(module for module in model.modules() if isinstance(module, nn.RNNBase))
+    axes = {0: "batch", 1: "sequence"} if first.batch_first else {0: "sequence", 1: "batch"}
+    names = _names("input", len(inputs))
+    outputs = _names("output", _outputs(model, inputs))
+    file = io.BytesIO()
+    torch.onnx.export(
+        model,
+        inputs,
+        file,  # type: ignore[arg-type]  # annotated as a path, documented as a file too
+        dynamo=False,
+        # A network in evaluation mode that is preserved keeps its batch normalisation.
+        training=torch.onnx.TrainingMode.EVAL if fold else torch.onnx.TrainingMode.PRESERVE,
+        opset_version=opset,
+        input_names=names,
+        output_names=outputs,
+        dynamic_axes={name: _axes(each, axes) for name, each in zip(names, inputs, strict=True)},
+    )
+    return onnx.load_from_string(file.getvalue())
+
+
+def _axes(tensor: Tensor, axes: dict[int, str]) -> dict[int, str]:
+    return {axis: name for axis, name in axes.items() if axis < tensor.dim()}
+
+
+def _outputs(model: nn.Module, inputs: tuple[Tensor, ...]) -> int:
+    return len(flat_outputs(model(*inputs)))
+
+
+def flat_outputs(outputs: Any) -> list[Tensor]:
+    """Give the tensors among the outputs of a network, in the order in which they are exported.
+
+    >>> [len(each) for each in flat_outputs((torch.zeros(1), [torch.zeros(2), torch.zeros(3)]))]
+    [1, 2, 3]
+    """
+    if isinstance(outputs, Tensor):
+        return [outputs]
+    if isinstance(outputs, dict):
+        return [tensor for each in outputs.values() for tensor in flat_outputs(each)]
+    if isinstance(outputs, tuple | list):
+        return [tensor for each in outputs for tensor in flat_outputs(each)]
+    return []
+
+
+def strip(model: onnx.ModelProto) -> None:
+    """Remove what only the exporter needed: 2 to 25 KB of it."""
+    del model.metadata_props[:]
+    del model.graph.metadata_props[:]
+    del model.graph.value_info[:]
+    model.doc_string = model.graph.doc_string = ""
+    for part in (*model.graph.node, *model.graph.initializer, *model.graph.input, *model.graph.output):
+        part.doc_string = ""
+        del part.metadata_props[:]
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Silence the exporter: warnings about its own insides, and log lines about packages that are not needed."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

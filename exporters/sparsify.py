@@ -1,0 +1,173 @@
+"""The last step of an export, at the level of protobuf: each weight of an ONNX model in the encoding that suits it.
+
+Nothing that optimizes graphs may come after it: such tools know no sparse initializers, and some drop them.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from rigl_compress.exporters.encodings import ENCODINGS, Encoded, joined
+from rigl_compress.exporters.indices import NAME as STEPS
+from rigl_compress.exporters.indices import encode_indices
+from rigl_compress.exporters.onnx_file import OLDEST_OPSET, delete, opset_of
+from rigl_compress.exporters.values import VALUES, Values
+from rigl_compress.models.errors import InputError
+from rigl_compress.models.registry import Registry
+
+Array = NDArray[Any]
+METADATA = "rigl_compress"  # the key of our JSON among the model's metadata
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+# Where a weight is multiplied or looked up, -0.0 is as good as 0.0, and fewer bits are a matter of accuracy alone.
+_WEIGHT_OPERATORS = {"Conv", "ConvTranspose", "Gemm", "MatMul", "GRU", "LSTM", "RNN", "Gather"}
+
+# What each choice tries for a tensor; the smallest wins, so a tensor that is not sparse enough stays dense.
+CHOICES: Registry[tuple[str, ...]] = Registry("encoding")
+for _name in ENCODINGS:
+    CHOICES.register(_name, ("dense",) if _name == "dense" else ("dense", _name))
+CHOICES.register("compact", tuple(ENCODINGS))
+
+
+def sparsify(plain: onnx.ModelProto, encoding: str, values: str) -> onnx.ModelProto:
+    """Give a copy of a plain model with its weights encoded."""
+    tries, kind = CHOICES[encoding], VALUES[values]
+    if encoding != "dense" or values != "fp32":
+        _check_opset(plain)
+    model = onnx.ModelProto()
+    model.CopyFrom(plain)
+    weights = weights_of(model.graph)
+    chosen = {
+        tensor.name: _choose(tensor, tries, kind if tensor.name in weights else VALUES["fp32"])
+        for tensor in _encodable(model)
+    }
+    encoded = {name: found for name, found in chosen.items() if found[0] != "dense"}
+    _replace(model, {name: parts for name, (_, parts) in encoded.items()})
+    # A sparse initializer speaks for itself; how operators rebuild a tensor is written down for the way back.
+    write_metadata(model, {"tensors": {name: label for name, (label, parts) in encoded.items() if parts.nodes}})
+    return model
+
+
+def _check_opset(model: onnx.ModelProto) -> None:
+    if opset_of(model) < OLDEST_OPSET:
+        raise InputError(
+            f"the model uses opset {opset_of(model)}, the encodings need {OLDEST_OPSET}: "
+            "export it again with a newer one, or convert it with onnx.version_converter"
+        )
+
+
+def lift_constants(model: onnx.ModelProto) -> None:
+    """Make initializers of Constant operators that hold a tensor, so that weights stand in one place."""
+    for node in model.graph.node:
+        tensor = _constant(node)
+        if tensor is not None:
+            model.graph.initializer.add().CopyFrom(tensor)
+            model.graph.initializer[-1].name = node.output[0]
+    delete(model.graph.node, lambda node: _constant(node) is not None)
+
+
+def _constant(node: onnx.NodeProto) -> TensorProto | None:
+    """Give the tensor of a Constant operator; numbers without a shape are not worth a look."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        return None
+    return next((each.t for each in node.attribute if each.name == "value" and each.t.dims), None)
+
+
+def clear_negative_zeros(model: onnx.ModelProto) -> None:
+    """Make 0.0 of -0.0 in weights: masks leave -0.0 in the place of negative weights, and folded normalisation too."""
+    weights = weights_of(model.graph)
+    for tensor in _encodable(model):
+        if tensor.name in weights and tensor.data_type in _FLOATS:
+            array = numpy_helper.to_array(tensor)
+            if np.any((array == 0) & np.signbit(array)):
+                tensor.CopyFrom(numpy_helper.from_array(np.where(array == 0, array.dtype.type(0), array), tensor.name))
+
+
+def _encodable(model: onnx.ModelProto) -> list[TensorProto]:
+    """Give the initializers that may be replaced: not those that a caller can override, being inputs too."""
+    inputs = {value.name for value in model.graph.input} if model.ir_version >= 4 else set()
+    outputs = {value.name for value in model.graph.output}
+    return [tensor for tensor in model.graph.initializer if tensor.name not in inputs | outputs and tensor.dims]
+
+
+def weights_of(graph: onnx.GraphProto) -> set[str]:
+    """Give the names of tensors that are used as weights and as nothing else."""
+    uses: dict[str, set[str]] = {}
+    for node in graph.node:
+        for name in node.input:
+            uses.setdefault(name, set()).add(node.op_type)
+    return {name for name, operators in uses.items() if operators <= _WEIGHT_OPERATORS}
+
+
+def _choose(tensor: TensorProto, tries: tuple[str, ...], values: Values) -> tuple[str, Encoded]:
+    array = numpy_helper.to_array(tensor)
+    if tensor.data_type in _FLOATS and array.size:
+        return smallest_of(tensor.name, array, tries, values)
+    steps = encode_indices(tensor.name, array) if "gap8" in tries else None
+    if steps is not None and steps.nbytes < tensor.ByteSize():
+        return STEPS, steps
+    return "dense", Encoded(initializers=(tensor,))
+
+
+def smallest_of(name: str, array: Array, tries: tuple[str, ...], values: Values) -> tuple[str, Encoded]:
+    """Encode in each of the ways, and in fewer bits where the value type allows; give the smallest.
+
+    >>> array = np.diag(np.ones(100, dtype=np.float32))
+    >>> smallest_of("w", array, ("dense", "sparse"), VALUES["fp16"])[0]
+    'sparse+fp16'
+    """
+    narrow = values.narrow(name, array) if array.dtype == np.float32 and array.ndim > 1 else None
+    tried = {each: ENCODINGS[each].encode(name, array) for each in tries if narrow is None}
+    if narrow is not None:
+        inner = {each: ENCODINGS[each].encode(f"{name}/{narrow.part}", narrow.array) for each in tries}
+        tried = {f"{each}+{values.name}": joined(encoded, narrow.around) for each, encoded in inner.items()}
+        tried["dense"] = ENCODINGS["dense"].encode(name, array)
+    best = min(tried, key=lambda each: tried[each].nbytes)
+    return best, tried[best]
+
+
+def _replace(model: onnx.ModelProto, encoded: Mapping[str, Encoded]) -> None:
+    graph, new = model.graph, joined(*encoded.values())
+    _check_free(graph, encoded)
+    delete(graph.initializer, lambda tensor: tensor.name in encoded)
+    delete(graph.input, lambda value: value.name in encoded)
+    graph.initializer.extend(new.initializers)
+    graph.sparse_initializer.extend(new.sparse)
+    graph.value_info.extend(new.shapes)
+    graph.node.extend(new.nodes)
+    rebuilt = {node.output[0] for node in new.nodes}
+    graph.node.sort(key=lambda node: not rebuilt & set(node.output))  # before all that uses it; the order stays
+    model.ir_version = max(model.ir_version, 4)  # before, every initializer had to be an input too
+
+
+def _check_free(graph: onnx.GraphProto, encoded: Mapping[str, Encoded]) -> None:
+    taken = {name for node in graph.node for name in node.output}
+    taken |= {part.name for part in (*graph.initializer, *graph.input)} - set(encoded)
+    for parts in encoded.values():
+        names = [tensor.name for tensor in parts.initializers] + [name for node in parts.nodes for name in node.output]
+        clash = next((name for name in names if name in taken), None)
+        if clash is not None:
+            raise InputError(f"the model has a value {clash!r}, a name that the encoding needs: rename it")
+
+
+def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:
+    """Give what we wrote about a model; nothing for a model from elsewhere."""
+    text = next((entry.value for entry in model.metadata_props if entry.key == METADATA), "{}")
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("tensors", {}), dict):
+        raise InputError(f"the metadata {METADATA!r} of the model is damaged: export it again")
+    return found
+
+
+def write_metadata(model: onnx.ModelProto, facts: Mapping[str, Any]) -> None:
+    """Add facts to what is written about a model, with few bytes."""
+    text = json.dumps({**metadata_of(model), **facts}, separators=(",", ":"), ensure_ascii=False)
+    kept = {entry.key: entry.value for entry in model.metadata_props} | {METADATA: text}
+    helper.set_model_props(model, kept)

@@ -1,0 +1,99 @@
+"""In how many bits the weights of a file stand: float32, half of them, or eight with a scale for each channel.
+
+The runtime makes float32 of them when it opens the file, with Cast and Mul: operators that it folds (DequantizeLinear
+it does not). A narrower tensor is an ordinary tensor, so every encoding applies to it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from rigl_compress.exporters.encodings import Encoded, Parts
+from rigl_compress.models.registry import Registry
+
+Array = NDArray[Any]
+LARGEST_INT8 = 127
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """A tensor in fewer bits: `part` is its name within the tensor's, `around` what makes the tensor of it."""
+
+    part: str
+    array: Array
+    around: Encoded
+
+
+@dataclass(frozen=True)
+class Values:
+    """A way to write numbers: `narrow(name, array)`, None where it cannot; `widen(array, parts)` as the runtime does.
+
+    `tolerance` is the largest difference of the outputs, in parts of the largest output, that an export may have.
+    """
+
+    name: str
+    narrow: Callable[[str, Array], Narrow | None]
+    widen: Callable[[Array, Parts], Array]
+    tolerance: float
+    about: str
+
+
+def _no_narrower(name: str, array: Array) -> Narrow | None:
+    del name, array
+    return None
+
+
+def _as_it_is(array: Array, parts: Parts) -> Array:
+    del parts
+    return array
+
+
+def narrow_fp16(name: str, array: Array) -> Narrow | None:
+    """Round to half precision; a tensor with numbers beyond its range keeps all its bits."""
+    with np.errstate(over="ignore"):
+        half = array.astype(np.float16)
+    if not np.array_equal(np.isfinite(half), np.isfinite(array)):
+        return None
+    cast = helper.make_node("Cast", [f"{name}/fp16"], [name], to=TensorProto.FLOAT)
+    return Narrow("fp16", half, Encoded(nodes=(cast,)))
+
+
+def widen_fp16(array: Array, parts: Parts) -> Array:
+    """Give float32 back."""
+    del parts
+    return array.astype(np.float32)
+
+
+def narrow_int8(name: str, array: Array) -> Narrow | None:
+    """Round to −127 … 127 steps of each channel's own length (axis 0); what has no channels or is not finite, stays."""
+    if array.ndim < 2 or not np.isfinite(array).all():
+        return None
+    largest = np.abs(array).max(axis=tuple(range(1, array.ndim)), keepdims=True)
+    scale = np.where(largest > 0, largest / np.float32(LARGEST_INT8), 1).astype(np.float32)
+    if not (scale > 0).all():  # a channel of the smallest numbers there are
+        return None
+    whole = np.rint(array / scale).astype(np.int8)
+    nodes = (
+        helper.make_node("Cast", [f"{name}/int8"], [f"{name}/whole"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", [f"{name}/whole", f"{name}/scale"], [name]),
+    )
+    return Narrow("int8", whole, Encoded(initializers=(numpy_helper.from_array(scale, f"{name}/scale"),), nodes=nodes))
+
+
+def widen_int8(array: Array, parts: Parts) -> Array:
+    """Multiply by the scales."""
+    wide: Array = array.astype(np.float32) * parts["scale"]
+    return wide
+
+
+VALUES: Registry[Values] = Registry("value type")
+for _values in (
+    Values("fp32", _no_narrower, _as_it_is, 1e-4, "all 32 bits"),
+    Values("fp16", narrow_fp16, widen_fp16, 1e-2, "half precision"),
+    Values("int8", narrow_int8, widen_int8, 1e-1, "eight bits and a scale per output channel"),
+):
+    VALUES.register(_values.name, _values)

@@ -1,0 +1,166 @@
+"""Checks that an exported file must pass before it gets its name."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from rigl_compress.exporters.restore import ancestors, restore
+from rigl_compress.exporters.sparsify import metadata_of
+from rigl_compress.models.errors import InputError
+
+Array = NDArray[Any]
+Inputs = Mapping[str, Array]
+_KINDS = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_,
+}
+
+
+class VerificationError(InputError):
+    """An exported file is not what it should be; it was not given its name."""
+
+
+def check_valid(model: onnx.ModelProto) -> None:
+    """Let `onnx.checker` look; its full check refuses every sparse initializer, valid or not."""
+    try:
+        onnx.checker.check_model(model, full_check=not model.graph.sparse_initializer)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
+        raise VerificationError(f"the model does not pass onnx.checker: {_line(error)}") from None
+
+
+def open_session(model: Path | bytes, optimized: Path | None = None) -> ort.InferenceSession:
+    """Open a model as anyone would, at the default level of optimization; on request write the graph that is left."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
+    try:
+        return ort.InferenceSession(
+            model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # ONNX Runtime raises a dozen kinds
+        raise VerificationError(f"ONNX Runtime does not open the model: {_line(error)}") from None
+
+
+def run_session(session: ort.InferenceSession, inputs: Inputs) -> list[Array]:
+    """Run a model."""
+    try:
+        outputs: list[Array] = session.run(None, dict(inputs))
+    except Exception as error:
+        raise VerificationError(f"ONNX Runtime does not run the model: {_line(error)}; give inputs that fit") from None
+    return outputs
+
+
+def random_inputs(session: ort.InferenceSession, batch: int = 2, seed: int = 0) -> dict[str, Array]:
+    """Draw inputs that fit a model: uniform numbers, zeros and ones for integers; free axes have length `batch`."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for each in session.get_inputs():
+        if each.type not in _KINDS:
+            raise InputError(f"no random input of type {each.type} for {each.name!r}: give inputs yourself")
+        shape = [length if isinstance(length, int) and length > 0 else batch for length in each.shape]
+        kind = np.dtype(_KINDS[each.type])
+        drawn = rng.random(shape) if kind.kind == "f" else rng.integers(0, 2, shape)
+        found[each.name] = np.asarray(drawn).astype(kind)
+    return found
+
+
+def largest_difference(found: Sequence[Array], expected: Sequence[Array]) -> float:
+    """Give the largest difference of two lists of outputs, in parts of the largest expected number.
+
+    >>> largest_difference([np.array([1.0, 2.5])], [np.array([1.0, 2.0])])
+    0.25
+    """
+    if [each.shape for each in found] != [each.shape for each in expected]:
+        shapes = ([each.shape for each in found], [each.shape for each in expected])
+        raise VerificationError(f"the outputs have shapes {shapes[0]}, those of the source {shapes[1]}")
+    return max((_difference(one, other) for one, other in zip(found, expected, strict=True)), default=0.0)
+
+
+def _difference(found: Array, expected: Array) -> float:
+    if found.dtype.kind not in "fiub" or not found.size:
+        return 0.0 if np.array_equal(found, expected) else float("inf")
+    one, other = found.astype(np.float64), expected.astype(np.float64)
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    if same.all():
+        return 0.0
+    finite = np.isfinite(one) & np.isfinite(other)
+    if not (finite | same).all():
+        return float("inf")
+    scale = np.abs(other[finite]).max()
+    return float(np.abs(one - other)[finite].max() / (scale or 1.0))
+
+
+def check_folded(optimized: onnx.ModelProto, model: onnx.ModelProto) -> None:
+    """Confirm that the runtime rebuilt every weight at load, once, and computes none of them again in each run."""
+    rebuilt = {each for name in metadata_of(model).get("tensors", {}) for each in ancestors(model.graph, name)}
+    for node in optimized.graph.node:
+        left = rebuilt & set(node.output)
+        if left:
+            raise VerificationError(
+                f"ONNX Runtime does not fold {node.op_type} of {sorted(left)[0]!r}: choose another encoding"
+            )
+
+
+def check_zeros(model: onnx.ModelProto, plain: onnx.ModelProto, *, exact: bool) -> None:
+    """Confirm that weights are zero in the file where they are zero in the plain model; `exact`: that all bits are."""
+    found = {tensor.name: tensor for tensor in restore(model).graph.initializer}
+    for tensor in plain.graph.initializer:
+        if found[tensor.name] == tensor:
+            continue
+        ours, theirs = numpy_helper.to_array(found[tensor.name]), numpy_helper.to_array(tensor)
+        if exact and ours.tobytes() != theirs.tobytes():
+            raise VerificationError(f"{tensor.name!r} is not stored bit by bit: report this with the model")
+        if ours.shape != theirs.shape or (theirs.dtype.kind == "f" and np.any(ours[theirs == 0] != 0)):
+            raise VerificationError(
+                f"{tensor.name!r} has weights where the source has zeros: report this with the model"
+            )
+
+
+def check_source_zeros(plain: onnx.ModelProto, weights: Mapping[str, Array]) -> None:
+    """Confirm that each weight is zero in the plain model where it is zero in the network."""
+    for tensor in plain.graph.initializer:
+        weight = weights.get(tensor.name.removesuffix(".T"))
+        if weight is None or weight.ndim < 2 or weight.dtype.kind != "f":
+            continue
+        weight = weight.T if tensor.name.endswith(".T") else weight
+        array = numpy_helper.to_array(tensor)
+        # Recurrent layers stand in another order of gates and with an axis for the direction: the zeros are counted.
+        alive = np.any(array[weight == 0] != 0) if array.shape == weight.shape else False
+        if alive or np.count_nonzero(array) > np.count_nonzero(weight) * (array.size / weight.size):
+            raise VerificationError(f"{tensor.name!r} lost its zeros on the way to ONNX: report this with the model")
+
+
+def check_file(path: Path, inputs: Sequence[Inputs], expected: Sequence[Sequence[Array]], tolerance: float) -> float:
+    """Check a file in all respects, and give the largest difference of its outputs from those expected."""
+    model = onnx.load(path)
+    check_valid(model)
+    with TemporaryDirectory() as folder:
+        optimized = Path(folder) / "optimized.onnx"
+        session = open_session(path, optimized)
+        check_folded(onnx.load(optimized), model)
+    pairs = zip(inputs, expected, strict=True)
+    difference = max((largest_difference(run_session(session, each), wanted) for each, wanted in pairs), default=0.0)
+    if not difference <= tolerance:
+        raise VerificationError(
+            f"the outputs differ by {difference:.2g} of the largest, {tolerance:.2g} is allowed: "
+            "choose --values with more bits"
+        )
+    return difference
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,115 @@
+"""The stage `export`: the network of a run, or any ONNX file → an ONNX file with its zeros left out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rigl_compress.exporters.export import ExportedModel, Layout, check_target, export_onnx, reencode
+from rigl_compress.exporters.onnx_file import sha256_of
+from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.models.flops import count_flops
+from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.workspace import Run
+
+NETWORKS = ("auto", "trained", "pruned")
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """How to export. `network`: of a run, "trained", "pruned", or "auto" for the pruned one where there is one."""
+
+    layout: Layout = field(default_factory=Layout)
+    network: str = "auto"
+    keep_batch_norm: bool = False
+    force: bool = False
+    inputs: Path | None = None
+
+
+def export(source: Path, path: Path, config: ExportConfig, *, write: bool = True) -> ExportedModel:
+    """Export a run folder or an ONNX file; without `write` everything is done and checked, and no file stays."""
+    if write:
+        return _export(source, path, config)
+    check_target(path, force=config.force)
+    with TemporaryDirectory() as folder:
+        return replace(_export(source, Path(folder) / path.name, config), path=path)
+
+
+def _export(source: Path, path: Path, config: ExportConfig) -> ExportedModel:
+    if source.is_dir():
+        return export_run(Run.open(source), path, config)
+    if config.network != "auto":
+        raise InputError(f"{source} is not a run folder: --network chooses among the networks of a run")
+    if config.keep_batch_norm:
+        raise InputError(f"{source} is an ONNX file, whose graph stays as it is: leave out --keep-batch-norm")
+    return reencode(source, path, config.layout, force=config.force, inputs=read_inputs(config.inputs))
+
+
+def export_run(run: Run, path: Path, config: ExportConfig) -> ExportedModel:
+    """Export the network of a run, with what is known about it in the file's metadata."""
+    file = network_file(run, config.network)
+    model = SparseModel.load(file)
+    return export_onnx(
+        model.build(),
+        _example(model, config.inputs),
+        path,
+        encoding=config.layout.encoding,
+        values=config.layout.values,
+        fold_batch_norm=not config.keep_batch_norm,
+        force=config.force,
+        facts={**facts_of(run, model), "source_sha256": sha256_of(file)},
+    )
+
+
+def network_file(run: Run, network: str) -> Path:
+    """Find the file of the network that is asked for."""
+    if network not in NETWORKS:
+        raise InputError(f"no network {network!r} in a run: {did_you_mean(network, NETWORKS)}")
+    if network == "pruned" and not run.pruned_file.exists():
+        raise InputError(f"{run.path} was not pruned: do it with `rigl-compress prune {run.path}`")
+    if network == "trained" or not run.pruned_file.exists():
+        run.model()  # says how to go on with a run that is not finished
+        return run.model_file
+    return run.pruned_file
+
+
+def facts_of(run: Run, model: SparseModel) -> dict[str, Any]:
+    """Give what people want to know about a network: where it comes from, what it can, and what it costs."""
+    result = run.result()
+    example = torch.zeros(1, *model.spec.network.input_shape)
+    flops = count_flops(model.build(), example, model.topology)
+    return {
+        "recipe": result["recipe"],
+        "method": result["method"],
+        "sparsity": round(model.topology.sparsity, 6),
+        "flops": round(flops.sparse),
+        "accuracy": round(100 - result["final_error"], 4),
+    }
+
+
+def _example(model: SparseModel, inputs: Path | None) -> torch.Tensor:
+    """Give inputs to compare the outputs with: real ones if there are any."""
+    real = read_inputs(inputs)
+    if real is not None:
+        return torch.from_numpy(next(iter(real.values())))
+    return torch.rand(1, *model.spec.network.input_shape, generator=torch.Generator().manual_seed(0))
+
+
+def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
+    """Read inputs by name from an .npz file."""
+    if path is None:
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            found = {name: archive[name] for name in archive.files}
+    except (OSError, EOFError, ValueError, AttributeError, TypeError, BadZipFile) as error:
+        raise InputError(f"{path} is not an .npz file of arrays ({error}): write one with numpy.savez") from None
+    if not found:
+        raise InputError(f"{path} is empty: save the inputs by their names with numpy.savez")
+    return found

@@ -1,0 +1,124 @@
+"""The stage `export`: runs, pruned runs and files."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+from tiny import Trainer, untouched
+
+from rigl_compress.exporters.export import Layout
+from rigl_compress.models.errors import InputError
+from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.export import ExportConfig, export, read_inputs
+from rigl_compress.pipeline.prune.stage import prune_run
+from rigl_compress.pipeline.workspace import Run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Run:
+    """A finished run that is not pruned. No test may change it."""
+    return Trainer(tmp_path_factory.mktemp("runs"), data_dir)("train.epochs=1", "sparsity.sparsity=0.95")
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Run:
+    """The same run, pruned. No test may change it."""
+    run = Trainer(tmp_path_factory.mktemp("runs"), data_dir)("train.epochs=1", "sparsity.sparsity=0.95")
+    prune_run(run)
+    return run
+
+
+def assert_same_answers(file: Path, model: SparseModel) -> None:
+    x = torch.rand(5, 1, 28, 28)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    answers = session.run(None, {"input": x.numpy()})[0]
+    assert np.allclose(answers, model.build()(x).detach().numpy(), atol=1e-5)
+
+
+def test_a_trained_run(trained: Run, tmp_path: Path) -> None:
+    exported = export(trained.path, tmp_path / "net.onnx", ExportConfig(Layout("compact")))
+    model = trained.model()
+    assert_same_answers(exported.path, model)
+    rows = {row.name: row for row in exported.tensors}
+    for layer in model.topology.layers:
+        assert rows[layer.name].nonzeros <= layer.active
+    result = trained.result()
+    assert exported.metadata["recipe"] == "tiny"
+    assert exported.metadata["method"] == "rigl"
+    assert exported.metadata["sparsity"] == round(model.topology.sparsity, 6)
+    assert exported.metadata["flops"] == round(result["inference_flops"]["sparse"])
+    assert exported.metadata["accuracy"] == round(100 - result["final_error"], 4)
+    assert exported.metadata["source_sha256"] == hashlib.sha256(trained.model_file.read_bytes()).hexdigest()
+
+
+def test_a_pruned_run(pruned: Run, tmp_path: Path) -> None:
+    auto = export(pruned.path, tmp_path / "auto.onnx", ExportConfig(Layout("compact")))
+    assert_same_answers(auto.path, SparseModel.load(pruned.pruned_file))
+    rows = {row.name: row for row in auto.tensors}
+    assert rows["fc1.index"].encoding == "steps"  # the layer that picks its pixels
+    assert rows["fc1.index"].bytes < 2 * rows["fc1.index"].total
+    assert rows["fc1.weight"].shape[1] == rows["fc1.index"].total < 784
+    whole = export(pruned.path, tmp_path / "whole.onnx", ExportConfig(Layout("dense"), network="trained"))
+    small = export(pruned.path, tmp_path / "small.onnx", ExportConfig(Layout("dense"), network="pruned"))
+    assert auto.bytes < small.bytes < whole.bytes
+    assert auto.metadata["source_sha256"] == small.metadata["source_sha256"] != whole.metadata["source_sha256"]
+
+
+def test_a_file_that_was_exported(pruned: Run, tmp_path: Path) -> None:
+    dense = export(pruned.path, tmp_path / "dense.onnx", ExportConfig(Layout("dense")))
+    small = export(dense.path, tmp_path / "small.onnx", ExportConfig(Layout("compact", "fp16")))
+    assert small.bytes < dense.bytes / 4
+    assert small.metadata["recipe"] == "tiny"
+
+
+def test_a_dry_run_writes_nothing(trained: Run, tmp_path: Path) -> None:
+    with untouched(tmp_path), untouched(trained.path):
+        exported = export(trained.path, tmp_path / "net.onnx", ExportConfig(), write=False)
+    assert exported.path == tmp_path / "net.onnx"
+    assert exported.bytes > 0
+
+
+def test_real_inputs(trained: Run, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", input=np.zeros((3, 1, 28, 28), dtype=np.float32))
+    export(trained.path, tmp_path / "net.onnx", ExportConfig(inputs=tmp_path / "x.npz"))
+    export(tmp_path / "net.onnx", tmp_path / "again.onnx", ExportConfig(inputs=tmp_path / "x.npz"))
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_inputs_that_are_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.npz is not an \.npz file of arrays"):
+        read_inputs(tmp_path / "x.npz")
+
+
+def test_inputs_of_another_shape(trained: Run, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", input=np.zeros((3, 7), dtype=np.float32))
+    with untouched(tmp_path), pytest.raises(InputError, match="the network does not take the example input"):
+        export(trained.path, tmp_path / "net.onnx", ExportConfig(inputs=tmp_path / "x.npz"))
+
+
+def test_what_does_not_go_together(trained: Run, tmp_path: Path) -> None:
+    file = export(trained.path, tmp_path / "net.onnx", ExportConfig()).path
+    cases = {
+        "was not pruned: do it with `rigl-compress prune": (trained.path, ExportConfig(network="pruned")),
+        "no network 'smallest' in a run": (trained.path, ExportConfig(network="smallest")),
+        "--network chooses among the networks of a run": (file, ExportConfig(network="pruned")),
+        "leave out --keep-batch-norm": (file, ExportConfig(keep_batch_norm=True)),
+        "is not a run folder": (tmp_path, ExportConfig()),
+        "does not exist: give a run folder or an ONNX file": (tmp_path / "none", ExportConfig()),
+    }
+    for message, (source, config) in cases.items():
+        with untouched(tmp_path), pytest.raises(InputError, match=message):
+            export(source, tmp_path / "other.onnx", config)
+
+
+def test_a_run_that_is_not_finished(trained: Run, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.toml").write_bytes(trained.recipe_file.read_bytes())
+    with untouched(tmp_path), pytest.raises(InputError, match="is not finished: continue with"):
+        export(tmp_path / "run", tmp_path / "net.onnx", ExportConfig())
