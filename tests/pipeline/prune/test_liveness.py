@@ -79,21 +79,6 @@ def test_the_outputs_stay_the_same(masks: list[Tensor]) -> None:
     assert pruned(masks).report.relative_difference < 1e-5
 
 
-@given(chains())
-def test_nothing_more_dies_when_the_dead_are_removed(masks: list[Tensor]) -> None:
-    live = live_units(masks)
-    if all(units.any() for units in live):
-        smaller = [mask[live[index + 1]][:, live[index]] for index, mask in enumerate(masks)]
-        assert all(units.all() for units in live_units(smaller))
-
-
-@given(chains())
-def test_the_masks_stay_as_they_were(masks: list[Tensor]) -> None:
-    before = [mask.clone() for mask in masks]
-    live_units(masks)
-    assert all(torch.equal(mask, copy) for mask, copy in zip(masks, before, strict=True))
-
-
 def test_death_spreads_in_both_directions() -> None:
     """Hidden unit 1 of the first layer has no input: its listener has no other, so that one's input dies too."""
     first = torch.tensor([[True, False, False], [False, False, False]])
