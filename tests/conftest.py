@@ -11,6 +11,8 @@ from tiny import Cli, Spoken, Trainer, write_mnist
 
 from rigl_compress.cli.main import main
 
+# Modules that tests import have no tests, and are not to be imported a second time for doctests.
+collect_ignore_glob = [path.name for path in Path(__file__).parent.glob("*.py") if not path.name.startswith("test_")]
 # No deadline: a busy machine is not an error.
 settings.register_profile("default", deadline=None, max_examples=60)
 settings.load_profile("default")
