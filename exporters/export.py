@@ -117,7 +117,8 @@ def export_onnx(
     >>> exported.tensors[0].encoding, exported.bytes < 7000
     ('gap8', True)
     """
-    layout = Layout(encoding, values, facts or {})
+    shapes = {name: list(each.shape) for name, each in _named(as_inputs(example_input)).items()}
+    layout = Layout(encoding, values, {**(facts or {}), "inputs": shapes})
     target = check_target(Path(path), force=force)
     plain = export_graph(model, example_input, fold_batch_norm=fold_batch_norm, opset=opset)
     baked = bake(model)
@@ -183,8 +184,7 @@ def _torch_trial(model: nn.Module, example: tuple[Tensor, ...]) -> Trial:
     """Try the example as it is, and a random batch of another size."""
     recurrent = is_recurrent(model)
     batches = [[each.detach().cpu() for each in example], [_another(each, recurrent) for each in example]]
-    names = ["input"] if len(example) == 1 else [f"input{number}" for number in range(len(example))]
-    inputs = [{name: each.numpy() for name, each in zip(names, batch, strict=True)} for batch in batches]
+    inputs = [{name: each.numpy() for name, each in _named(batch).items()} for batch in batches]
     with torch.no_grad():
         outputs = [[each.numpy() for each in flat_outputs(model(*batch))] for batch in batches]
     return Trial(inputs, outputs)
@@ -201,6 +201,12 @@ def _random_trial(session: ort.InferenceSession) -> Trial:
     if not inputs:
         raise InputError("the model does not run on random inputs: give inputs that fit it with --inputs FILE.npz")
     return Trial(inputs, outputs)
+
+
+def _named(inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Give inputs by the names that they have in the file."""
+    names = ["input"] if len(inputs) == 1 else [f"input{number}" for number in range(len(inputs))]
+    return dict(zip(names, inputs, strict=True))
 
 
 def _another(example: Tensor, recurrent: bool) -> Tensor:

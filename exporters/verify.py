@@ -17,6 +17,7 @@ from rigl_compress.models.errors import InputError
 
 Array = NDArray[Any]
 Inputs = Mapping[str, Array]
+ModelSource = Path | bytes | onnx.ModelProto
 _KINDS = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
@@ -41,15 +42,23 @@ def check_valid(model: onnx.ModelProto) -> None:
         raise VerificationError(f"the model does not pass onnx.checker: {_line(error)}") from None
 
 
-def open_session(model: Path | bytes, optimized: Path | None = None) -> ort.InferenceSession:
+def open_session(model: ModelSource, optimized: Path | None = None) -> ort.InferenceSession:
     """Open a model as anyone would, at the default level of optimization; on request write the graph that is left."""
     options = ort.SessionOptions()
-    options.log_severity_level = 4
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
+    return session_of(model, options)
+
+
+def session_of(
+    model: ModelSource, options: ort.SessionOptions, providers: Sequence[Any] = ("CPUExecutionProvider",)
+) -> ort.InferenceSession:
+    """Open a model with options of one's own; what the runtime says to it is one sentence."""
+    options.log_severity_level = 4
+    content = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     try:
         return ort.InferenceSession(
-            model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
+            content if isinstance(content, bytes) else str(content), options, providers=list(providers)
         )
     except Exception as error:  # ONNX Runtime raises a dozen kinds
         raise VerificationError(f"ONNX Runtime does not open the model: {_line(error)}") from None
@@ -72,10 +81,18 @@ def random_inputs(session: ort.InferenceSession, batch: int = 2, seed: int = 0) 
         if each.type not in _KINDS:
             raise InputError(f"no random input of type {each.type} for {each.name!r}: give inputs yourself")
         shape = [length if isinstance(length, int) and length > 0 else batch for length in each.shape]
-        kind = np.dtype(_KINDS[each.type])
-        drawn = rng.random(shape) if kind.kind == "f" else rng.integers(0, 2, shape)
-        found[each.name] = np.asarray(drawn).astype(kind)
+        found[each.name] = random_array(np.dtype(_KINDS[each.type]), shape, rng)
     return found
+
+
+def random_array(dtype: np.dtype[Any], shape: Sequence[int], rng: np.random.Generator) -> Array:
+    """Draw numbers between 0 and 1; whole numbers are 0 or 1, which are good for most things.
+
+    >>> random_array(np.dtype("int64"), [2, 3], np.random.default_rng(0)).max() < 2
+    np.True_
+    """
+    drawn = rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+    return np.asarray(drawn).astype(dtype)
 
 
 def largest_difference(found: Sequence[Array], expected: Sequence[Array]) -> float:
