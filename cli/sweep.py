@@ -47,6 +47,7 @@ def command(
     from rigl_compress.cli import _render
     from rigl_compress.models.artifacts import write_text
     from rigl_compress.pipeline import sweep
+    from rigl_compress.pipeline.markdown import markdown
     from rigl_compress.pipeline.train.costs import TRAINING_CONVENTIONS
     from rigl_compress.pipeline.train.stage import Circumstances
 
@@ -61,7 +62,7 @@ def command(
     outcomes = sweep.sweep(source, overrides, every, folder, jobs, Circumstances(device, data_dir, say=_render.note))
     lines = list(sweep.rows(outcomes, convention))
     if markdown_file:
-        write_text(markdown_file, sweep.markdown(sweep.COLUMNS, lines) + "\n")
+        write_text(markdown_file, markdown(sweep.COLUMNS, lines) + "\n")
     if as_json:
         _render.json_result(sweep.sweep_json(source, overrides, outcomes))
     else:

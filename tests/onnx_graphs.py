@@ -15,7 +15,7 @@ Axes = Sequence[int | str]
 def node(operator: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
     """An operator; names of values in one string, `_` for a value that is left out."""
     names = [["" if name == "_" else name for name in text.split()] for text in (inputs, outputs)]
-    return helper.make_node(operator, *names, name=f"the {operator}", **attributes)
+    return helper.make_node(operator, *names, name=f"the {operator} of {outputs}", **attributes)
 
 
 def graph(
@@ -39,7 +39,8 @@ def model(
 ) -> onnx.ModelProto:
     """A model of such a graph."""
     made = graph(nodes, inputs, constants or {}, output)
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    bare = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(bare)  # the checker wants an output to have a shape
 
 
 def weight(*shape: int, zeros: int = 0, dtype: type = np.float32) -> Array:

@@ -54,7 +54,7 @@ def test_gemm(turned: int, shape: tuple[int, int]) -> None:
     costs = graph_costs(model(nodes, {"x": shape}, {"w": weight(3, 5, zeros=5)}), floats(x=shape))
     assert flops(costs) == (2 * 6 * 5 * 3, 2 * 6 * 5 * 2)
     assert (costs.nodes[0].name, costs.nodes[0].weight, costs.nodes[0].sparsity) == (
-        "the Gemm",
+        "the Gemm of y",
         "w",
         pytest.approx(1 / 3),
     )
