@@ -9,11 +9,14 @@ from rigl_compress.cli import _options as options
 
 @click.command()
 @options.recipe
+@options.model
 @options.overrides
 @click.option("--convention", default="multiply-add", show_default=True, help="How inference FLOPs are counted.")
 @click.option("--paper", is_flag=True, help="Compare with the FLOPs printed in the paper's ImageNet tables instead.")
 @options.as_json
-def command(recipe: str | None, overrides: tuple[str, ...], convention: str, paper: bool, as_json: bool) -> None:
+def command(
+    recipe: str | None, model: str | None, overrides: tuple[str, ...], convention: str, paper: bool, as_json: bool
+) -> None:
     """Count what a recipe's network costs to run and to train, without training it.
 
     \b
@@ -21,20 +24,21 @@ def command(recipe: str | None, overrides: tuple[str, ...], convention: str, pap
       rigl-compress flops --recipe mnist-rigl --set sparsity.method=snfs
       rigl-compress flops --paper
     """
-    if paper and (recipe or overrides):
-        raise click.UsageError("--paper prints the paper's own tables: leave out --recipe and --set")
+    changes = options.changes(overrides, model)
+    if paper and (recipe or changes):
+        raise click.UsageError("--paper prints the paper's own tables: leave out --recipe, --model and --set")
     if paper:
         _show_paper(as_json)
     else:
-        _show_recipe(options.needs_recipe(recipe), overrides, convention, as_json)
+        _show_recipe(options.needs_recipe(recipe), changes, convention, as_json)
 
 
-def _show_recipe(recipe: str, overrides: tuple[str, ...], convention: str, as_json: bool) -> None:
+def _show_recipe(recipe: str, changes: list[str], convention: str, as_json: bool) -> None:
     from rigl_compress.cli import _render
     from rigl_compress.pipeline.flops import flops_json, recipe_flops
     from rigl_compress.pipeline.recipe import load_recipe
 
-    loaded = load_recipe(recipe, overrides)
+    loaded = load_recipe(recipe, changes)
     report, facts = recipe_flops(loaded, convention), flops_json(loaded, convention)
     if as_json:
         _render.json_result(facts)

@@ -64,7 +64,7 @@ def dense(network: str, width: float = 1.0) -> Counted:
     """Give the dense network.
 
     >>> dense("mobilenet-v1").report.dense, round(dense("resnet-50").report.dense / 1e9, 4)
-    (1141543864.0, 8.2023)
+    (1141543864, 8.2023)
     """
     return Counted(network, {}, width)
 

@@ -231,7 +231,7 @@ def test_flops_of_the_paper(cli: Cli) -> None:
 def test_the_paper_has_no_recipe(cli: Cli) -> None:
     done = cli("flops", "--paper", "--recipe", "mnist-rigl")
     assert done.code == 2
-    assert "leave out --recipe and --set" in done.err
+    assert "leave out --recipe, --model and --set" in done.err
 
 
 def test_list(cli: Cli) -> None:

@@ -2,13 +2,16 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
+from tiny import Cli
 
 from rigl_compress.cli.main import cli
 from rigl_compress.pipeline.train.costs import COSTS
 from rigl_compress.pipeline.train.methods import METHODS
+from rigl_compress.pipeline.workspace import Run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -50,3 +53,25 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_your_own_model_in_ten_lines(cli: Cli, tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / "howto" / "your-own-model.md"
+    code = next(block for block in blocks(page, "python") if block.startswith("# mynet.py"))
+    assert len([line for line in code.splitlines()[1:] if line.strip()]) <= 10
+    (tmp_path / "mynet.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    train, prune, export = blocks(page, "sh")[0].splitlines()
+    quick = ["--data-dir", data_dir, "--set", "train.epochs=1", "--set", "train.batch=20", "--set", "sparsity.end=5"]
+    try:
+        for line, more in ((train, quick), (prune, []), (export, [])):
+            done = cli(*shlex.split(line)[1:], *more)
+            assert (done.code, done.err) == (0, ""), done.err
+    finally:
+        sys.modules.pop("mynet", None)
+    model = Run.open(tmp_path / "runs" / "mine").model()
+    assert model.spec.name == "mynet:small_net"
+    assert dict(model.spec.options) == {"width": 0.5, "classes": 10}
+    assert model.spec.shape == (1, 28, 28)
+    assert (tmp_path / "mine.onnx").exists()
