@@ -140,9 +140,9 @@ def _check_input(model: nn.Module, data: DataSet, spec: ModelSpec) -> None:
     except (RuntimeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"model {spec.name!r} does not take inputs of shape {data.input_shape}: {reason}") from None
-    if answers.shape[1] != data.classes:
+    if answers.shape[-1] != data.classes:
         raise InputError(
-            f"model {spec.name!r} gives {answers.shape[1]} answers, {data.name} has {data.classes} classes"
+            f"model {spec.name!r} gives {answers.shape[-1]} answers, {data.name} has {data.classes} classes"
         )
 
 
