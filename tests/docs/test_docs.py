@@ -34,8 +34,23 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         exec(compile(block, str(page), "exec"), names)
 
 
+def paper_commands() -> list[str]:
+    page = ROOT / "docs" / "reference" / "paper.md"
+    return sorted(set(re.findall(r"`(rigl-compress [^`]+)`", page.read_text(encoding="utf-8"))))
+
+
+@pytest.mark.parametrize("line", [line for line in paper_commands() if line.split()[1] in ("train", "sweep")])
+def test_the_paper_s_runs_are_recipes(line: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cli(*shlex.split(line)[1:], "--dry-run")
+    assert (done.code, done.err) == (0, "")
+
+
 def commands() -> list[str]:
     lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(
+        r"`(rigl-compress [^`]+)`", (ROOT / "docs" / "reference" / "paper.md").read_text(encoding="utf-8")
+    )
     return sorted({line.partition("  #")[0].strip() for line in lines if line.startswith("rigl-compress ")})
 
 
