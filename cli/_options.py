@@ -16,6 +16,11 @@ dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, 
 recipe = click.option(
     "--recipe", metavar="NAME|FILE", help="A shipped recipe (see `rigl-compress list`) or a TOML file."
 )
+model = click.option(
+    "--model",
+    metavar="NAME|PACKAGE.MODULE:FACTORY",
+    help="Another network than the recipe's: a registered one, or a function of your own that gives one.",
+)
 overrides = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the recipe; can be repeated."
 )
@@ -24,6 +29,16 @@ data_dir = click.option(
 )
 device = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 threads = click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]")
+
+
+def changes(overrides: tuple[str, ...], model: str | None = None, seed: int | None = None) -> list[str]:
+    """Give the options that stand for changes of the recipe as such; --set has the last word on all but the seed.
+
+    >>> changes(("model.options.width=0.5",), model="mlp", seed=3)
+    ['model={}', 'model.name=mlp', 'model.options.width=0.5', 'seed=3']
+    """
+    network = [] if model is None else ["model={}", f"model.name={model}"]  # the options of another do not fit
+    return [*network, *overrides, *([] if seed is None else [f"seed={seed}"])]
 
 
 def needs_recipe(name: str | None) -> str:

@@ -6,10 +6,12 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.prune_plan import PrunePlan
+from rigl_compress.models.references import is_reference, load_reference
 from rigl_compress.models.registry import Registry
 
 Builder = Callable[..., nn.Module]
@@ -17,12 +19,22 @@ Builder = Callable[..., nn.Module]
 
 @dataclass(frozen=True)
 class Network:
-    """A registered network: how to build it, and what goes in and comes out."""
+    """A network: how to build it, and what goes in and comes out.
+
+    `input_shape` is that of one sample. With a `vocabulary` the inputs are tokens, whole numbers below it. Of a plain
+    function that somebody brings along, neither the shape nor the classes are known before there are data.
+    """
 
     name: str
     build: Builder
-    input_shape: tuple[int, ...]
-    classes: int
+    input_shape: tuple[int, ...] | None = None
+    classes: int | None = None
+    vocabulary: int | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What can be asked for when it is built."""
+        return tuple(signature(self.build).parameters)
 
     @property
     def summary(self) -> str:
@@ -32,14 +44,24 @@ class Network:
 
 MODELS: Registry[Network] = Registry("model")
 # Where the networks live; a new family is one file and one line here.
-_FAMILIES = ("rigl_compress.models.mlp",)
+_FAMILIES = (
+    "rigl_compress.models.mlp",
+    "rigl_compress.models.lenet",
+    "rigl_compress.models.resnet",
+    "rigl_compress.models.wide_resnet",
+    "rigl_compress.models.mobilenet_v1",
+    "rigl_compress.models.mobilenet_v2",
+    "rigl_compress.models.char_gru",
+)
 
 
-def register_model(name: str, *, input_shape: tuple[int, ...], classes: int) -> Callable[[Builder], Builder]:
+def register_model(
+    name: str, *, input_shape: tuple[int, ...], classes: int, vocabulary: int | None = None
+) -> Callable[[Builder], Builder]:
     """Register a function that builds a network."""
 
     def decorate(build: Builder) -> Builder:
-        MODELS.register(name, Network(name, build, input_shape, classes))
+        MODELS.register(name, Network(name, build, input_shape, classes, vocabulary))
         return build
 
     return decorate
@@ -52,40 +74,93 @@ def all_models() -> Registry[Network]:
     return MODELS
 
 
+def find_network(name: str) -> Network:
+    """Find a network by its registered name, or by the reference `package.module:factory` of somebody's own.
+
+    >>> find_network("lenet-5").input_shape, find_network("torch.nn:Bilinear").options[:2]
+    ((1, 28, 28), ('in1_features', 'in2_features'))
+    """
+    if not is_reference(name):
+        return all_models()[name]
+    build = load_reference(name, "model")
+    if not callable(build):
+        raise InputError(f"model {name!r} is a {type(build).__name__}, expected a function that gives a network")
+    registered = next((network for network in MODELS.values() if network.build is build), Network(name, build))
+    return replace(registered, name=name)
+
+
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to rebuild a network: its registered name, its options, and what was cut away since (a prune plan).
+    """How to rebuild a network: its name or reference, its options, and what was cut away since (a prune plan).
 
-    Plain JSON, so that it can be saved.
+    `input_shape` is that of the samples it is trained on, where it is not the registered one. Plain JSON, so that it
+    can be saved.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     plan: Mapping[str, Any] | None = None
+    input_shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.input_shape is not None:
+            object.__setattr__(self, "input_shape", tuple(self.input_shape))  # JSON has lists
 
     @property
     def network(self) -> Network:
-        """The registered network."""
-        return all_models()[self.name]
+        """The network of that name."""
+        return find_network(self.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        shape = self.input_shape or self.network.input_shape
+        if shape is None:
+            raise InputError(f"the shape of the samples of model {self.name!r} is not known: give model.input_shape")
+        return shape
 
     def build(self) -> nn.Module:
         """Build the network with freshly drawn weights."""
-        allowed = signature(self.network.build).parameters
+        whole = self._build_whole(self.network)
+        return whole if self.plan is None else PrunePlan.from_json(self.plan).reshape(whole)
+
+    def _build_whole(self, network: Network) -> nn.Module:
         for option in self.options:
-            if option not in allowed:
-                raise InputError(f"model {self.name!r} has no option {option!r}: {did_you_mean(option, allowed)}")
+            if option not in network.options:
+                known = did_you_mean(option, network.options) if network.options else "it has none"
+                raise InputError(f"model {self.name!r} has no option {option!r}: {known}")
         try:
-            whole = self.network.build(**self.options)
+            whole = network.build(**self.options)
         except InputError:
             raise
-        except (TypeError, ValueError) as error:
-            asked = ", ".join(f"{name} = {value!r}" for name, value in self.options.items())
-            raise InputError(f"model {self.name!r} cannot be built with {asked}: {error}") from None
-        return whole if self.plan is None else PrunePlan.from_json(self.plan).reshape(whole)
+        except Exception as error:  # of what people bring along, anything can happen
+            asked = ", ".join(f"{name} = {value!r}" for name, value in self.options.items()) or "no options"
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise InputError(f"model {self.name!r} cannot be built with {asked}: {reason}") from error
+        if not isinstance(whole, nn.Module):
+            raise InputError(f"model {self.name!r} gives a {type(whole).__name__}, expected a torch.nn.Module")
+        return whole
+
+    def example(self, batch: int = 1, seed: int = 0) -> Tensor:
+        """Give random inputs that the network takes, always the same ones, on the CPU.
+
+        >>> ModelSpec("lenet-5").example().shape, ModelSpec("char-gru", {"classes": 5}).example(2).max()
+        (torch.Size([1, 1, 28, 28]), tensor(4))
+        """
+        shape = (batch, *self.shape)
+        random = torch.Generator().manual_seed(seed)
+        if self.network.vocabulary is None:
+            return torch.rand(shape, generator=random, device="cpu")
+        tokens = self.options.get("classes", self.network.vocabulary)
+        return torch.randint(tokens, shape, generator=random, device="cpu")
 
     def with_options(self, **options: Any) -> "ModelSpec":
         """Give the same network with some options changed."""
         return replace(self, options={**self.options, **options})
+
+    def taking(self, input_shape: tuple[int, ...]) -> "ModelSpec":
+        """Give the same network for samples of this shape."""
+        return replace(self, input_shape=None if input_shape == self.network.input_shape else input_shape)
 
     def pruned(self, plan: PrunePlan) -> "ModelSpec":
         """Give the network that a plan leaves of this one."""
@@ -94,4 +169,5 @@ class ModelSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Give plain JSON values."""
-        return {"name": self.name, "options": dict(self.options), "plan": self.plan}
+        shape = None if self.input_shape is None else list(self.input_shape)
+        return {"name": self.name, "options": dict(self.options), "plan": self.plan, "input_shape": shape}

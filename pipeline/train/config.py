@@ -7,7 +7,7 @@ from typing import Literal
 from torch import nn
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.models.layers import layer_types, match_layers, shapes_of, sparse_parameters
+from rigl_compress.models.layers import layer_shapes, layer_types, match_layers
 from rigl_compress.pipeline.train.distributions import DISTRIBUTIONS, fixed_densities, share_out
 from rigl_compress.pipeline.train.methods import Method, find_method
 from rigl_compress.pipeline.train.schedules import UpdateSchedule
@@ -31,12 +31,15 @@ class SparsityConfig:
     decay: str = "cosine"
     power: float = 3.0  # k of inverse-power
     begin: int = 0
-    end: int | None = None  # T_end; None: three quarters of the run
+    end: int | None = None  # T_end; None: as `end_share` has it
+    end_share: float = LAST_UPDATE  # T_end as a share of the run
     options: Mapping[str, float] = field(default_factory=dict)  # of the method, e.g. momentum of snfs
     variants: tuple[str, ...] = ()  # departures from the paper, by name
 
     def __post_init__(self) -> None:
         _check_sparsity("sparsity", self.sparsity)
+        if not 0 < self.end_share <= 1:
+            raise InputError(f"end_share is {self.end_share}, expected a share of the run above 0, at most 1")
         for name, sparsity in self.layers.items():
             _check_sparsity(f"sparsity of layer {name!r}", sparsity)
         DISTRIBUTIONS[self.distribution]
@@ -63,12 +66,12 @@ class SparsityConfig:
             raise InputError(
                 f"updates begin at step {self.begin}, but the run has only {total_steps} steps: lower begin"
             )
-        end = max(self.begin, int((total_steps or 0) * LAST_UPDATE)) if self.end is None else self.end
+        end = max(self.begin, int((total_steps or 0) * self.end_share)) if self.end is None else self.end
         return UpdateSchedule(self.interval, end, self.fraction, self.decay, self.power, self.begin)
 
     def densities(self, model: nn.Module) -> dict[str, float]:
-        """Give every sparse layer of the model its density."""
-        shapes = shapes_of(sparse_parameters(model))
+        """Give every layer of the model its density: weights, and the gates of recurrent weights one by one."""
+        shapes = layer_shapes(model)
         if not shapes:
             raise InputError("the model has no Linear, convolution or recurrent layer that could be sparse")
         if self.rule.dense:

@@ -98,7 +98,9 @@ def model_spec(recipe: Recipe, data: DataSet) -> ModelSpec:
     spec = recipe.model
     if recipe.start is not None and recipe.start.architecture == "alive":
         spec = living(Run.open(recipe.start.run).model())
-    spec = spec if "classes" in spec.options else spec.with_options(classes=data.classes)
+    spec = spec.taking(data.input_shape)
+    if "classes" in spec.network.options and "classes" not in spec.options:
+        spec = spec.with_options(classes=data.classes)
     if recipe.sparsity.rule.narrow:
         spec = spec.with_options(width=width_for_density(spec, 1 - recipe.sparsity.sparsity))
     return spec
@@ -138,9 +140,9 @@ def _check_input(model: nn.Module, data: DataSet, spec: ModelSpec) -> None:
     except (RuntimeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"model {spec.name!r} does not take inputs of shape {data.input_shape}: {reason}") from None
-    if answers.shape[1] != data.classes:
+    if answers.shape[-1] != data.classes:
         raise InputError(
-            f"model {spec.name!r} gives {answers.shape[1]} answers, {data.name} has {data.classes} classes"
+            f"model {spec.name!r} gives {answers.shape[-1]} answers, {data.name} has {data.classes} classes"
         )
 
 
