@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -115,19 +116,6 @@ def test_inputs_of_ones_own(plain: Path, tmp_path: Path) -> None:
         reencode(plain, tmp_path / "other.onnx", inputs={"x": inputs["x"][:, :3]})
 
 
-def test_a_model_that_takes_one_sample_whatever_it_says(tmp_path: Path) -> None:
-    model = onnx_layer(sparse_weight())
-    model.graph.node.insert(0, helper.make_node("Reshape", ["x", "one"], ["flat"]))
-    model.graph.node[1].input[0] = "flat"
-    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 60]), "one"))
-    onnx.save(model, tmp_path / "one.onnx")
-    assert reencode(tmp_path / "one.onnx", tmp_path / "out.onnx", Layout("gap8")).difference == 0
-    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.array([3, 60]), "one"))
-    onnx.save(model, tmp_path / "one.onnx")
-    with untouched(tmp_path), pytest.raises(InputError, match="does not run on random inputs: give inputs that fit"):
-        reencode(tmp_path / "one.onnx", tmp_path / "other.onnx")
-
-
 def test_words_and_other_kinds_survive(tmp_path: Path) -> None:
     model = onnx_layer(sparse_weight())
     model.graph.initializer.append(helper.make_tensor("words", TensorProto.STRING, [2], [b"a", b"b"]))
@@ -222,6 +210,13 @@ def test_the_source_itself(plain: Path, tmp_path: Path) -> None:
     reencode(path, path, Layout("gap8"), force=True)
     reencode(path, path, Layout("dense"), force=True)
     assert tensors(path) == before
+
+
+def test_a_pipe_for_an_output(plain: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is a device or a pipe, not a file: give the name of a file"):
+        reencode(plain, tmp_path / "pipe", force=True)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_folder_for_an_output(plain: Path, tmp_path: Path) -> None:
