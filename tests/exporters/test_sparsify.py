@@ -78,11 +78,22 @@ def test_fewer_bits_come_back_as_the_runtime_sees_them(net: str, encoding: str, 
 
 @pytest.mark.parametrize("encoding", ["dense", "bitmask", "gap8"])  # it cannot read sparse initializers
 @pytest.mark.parametrize("values", VALUES)
-def test_the_reference_evaluator_agrees(encoding: str, values: str) -> None:
-    encoded = sparsify(plain_model("perceptron"), encoding, values)
+@pytest.mark.parametrize("net", NETS)
+def test_the_reference_evaluator_agrees(net: str, encoding: str, values: str) -> None:
+    encoded = sparsify(plain_model(net), encoding, values)
     onnx.checker.check_model(encoded, full_check=True)
-    x = np.random.default_rng(0).random((3, 64), dtype=np.float32)
-    assert np.allclose(ReferenceEvaluator(encoded).run(None, {"input": x})[0], run(encoded, input=x)[0], atol=1e-5)
+    rng = np.random.default_rng(0)
+    shape = [axis.dim_value or 3 for axis in encoded.graph.input[0].type.tensor_type.shape.dim]
+    x = rng.integers(0, 20, shape) if net == "recurrent" else rng.random(shape, dtype=np.float32)
+    found, expected = ReferenceEvaluator(encoded).run(None, {"input": x})[0], run(encoded, input=x)[0]
+    assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_the_reference_evaluator_knows_no_sparse_initializers() -> None:
+    """Once it does, the test above takes them in."""
+    model = sparsify(onnx_layer(sparse_weight()), "sparse", "fp32")
+    with pytest.raises(Exception, match="SparseTensorProto"):
+        ReferenceEvaluator(model).run(None, {"x": np.ones((2, 60), dtype=np.float32)})
 
 
 @pytest.mark.parametrize(("sparsity", "expected"), [(0.5, "dense"), (0.6, "dense"), (0.72, "sparse"), (0.9, "sparse")])
