@@ -18,15 +18,10 @@ from rigl_compress.models.errors import InputError
 Array = NDArray[Any]
 Inputs = Mapping[str, Array]
 ModelSource = Path | bytes | onnx.ModelProto
-_KINDS = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(int8)": np.int8,
-    "tensor(uint8)": np.uint8,
-    "tensor(bool)": np.bool_,
+_INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+_KINDS = {  # as ONNX Runtime calls them, and as numpy does
+    **{"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16", "tensor(bool)": "bool"},
+    **{f"tensor({name})": name for name in _INTEGERS},
 }
 
 
@@ -65,23 +60,49 @@ def session_of(
 
 
 def run_session(session: ort.InferenceSession, inputs: Inputs) -> list[Array]:
-    """Run a model."""
+    """Run a model, and give all arrays of its outputs; those of sequences and maps too."""
     try:
-        outputs: list[Array] = session.run(None, dict(inputs))
+        outputs = session.run(None, dict(inputs))
     except Exception as error:
         raise VerificationError(f"ONNX Runtime does not run the model: {_line(error)}; give inputs that fit") from None
-    return outputs
+    return [array for output in outputs for array in _arrays(output)]
 
 
-def random_inputs(session: ort.InferenceSession, batch: int = 2, seed: int = 0) -> dict[str, Array]:
-    """Draw inputs that fit a model: uniform numbers, zeros and ones for integers; free axes have length `batch`."""
+def _arrays(output: Any) -> list[Array]:
+    if isinstance(output, dict):
+        return _arrays([*output.keys(), *output.values()])
+    if isinstance(output, list):
+        return [array for each in output for array in _arrays(each)]
+    return [] if output is None else [np.asarray(output)]
+
+
+def input_shapes(session: ort.InferenceSession, batch: int, length: int | None = None) -> dict[str, list[int]]:
+    """Give the shapes of a model's inputs when free axes have the size `batch`.
+
+    With `length`, free axes have it that come first in no input: those of images and sequences.
+    """
+    inputs = session.get_inputs()
+    samples = {each.shape[0] for each in inputs if each.shape and isinstance(each.shape[0], str)}
+
+    def size(axis: int, found: Any) -> int:
+        if isinstance(found, int) and found > 0:
+            return found
+        return batch if length is None or axis == 0 or found in samples else length
+
+    return {each.name: [size(*axis) for axis in enumerate(each.shape)] for each in inputs}
+
+
+def random_inputs(
+    session: ort.InferenceSession, batch: int = 2, seed: int = 0, length: int | None = None
+) -> dict[str, Array]:
+    """Draw inputs that fit a model: uniform numbers, zeros and ones for integers; free axes as in `input_shapes`."""
     rng = np.random.default_rng(seed)
+    shapes = input_shapes(session, batch, length)
     found = {}
     for each in session.get_inputs():
         if each.type not in _KINDS:
             raise InputError(f"no random input of type {each.type} for {each.name!r}: give inputs yourself")
-        shape = [length if isinstance(length, int) and length > 0 else batch for length in each.shape]
-        found[each.name] = random_array(np.dtype(_KINDS[each.type]), shape, rng)
+        found[each.name] = random_array(np.dtype(_KINDS[each.type]), shapes[each.name], rng)
     return found
 
 
