@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import onnx
 import onnxruntime as ort
 import pytest
 import torch
@@ -9,6 +10,7 @@ from exactness import answers, difference, pruned_exactly, random_topology, rand
 from small_models import every_model, small
 from torch import nn
 
+from rigl_compress.exporters.costs import graph_costs
 from rigl_compress.exporters.export import export_onnx
 from rigl_compress.models.flops import count_flops
 from rigl_compress.models.layers import layer_shapes, sparse_layers, sparse_parameters
@@ -86,6 +88,11 @@ def test_it_is_exported(name: str, tmp_path: Path) -> None:
     rows = {row.name: row for row in exported.tensors}
     zeros = {layer.name: layer.total - layer.active for layer in model.topology.layers}
     assert sum(row.total - row.nonzeros for row in rows.values()) >= 0.99 * sum(zeros.values())
+    # What the torch counter says of the network, the file says too, zeros skipped and not.
+    costs = graph_costs(onnx.load(exported.path), {"input": model.spec.example().numpy()})
+    masks = {key: parameter != 0 for key, parameter in sparse_parameters(model.build()).items()}
+    report = count_flops(model.build(), model.spec.example(), masks)
+    assert (costs.dense_flops, costs.sparse_flops) == (report.dense, pytest.approx(report.sparse))
 
 
 @every_model

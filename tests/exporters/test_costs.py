@@ -10,10 +10,10 @@ from sparse_nets import NETS, sparse_net
 
 from rigl_compress.exporters.costs import GraphCosts, graph_costs
 from rigl_compress.exporters.export import export_onnx
-from rigl_compress.exporters.sizes import bitmask_bytes, network_bytes
+from rigl_compress.exporters.sizes import bitmask_bytes
 from rigl_compress.models.flops import count_flops
 from rigl_compress.models.layers import sparse_parameters
-from rigl_compress.models.networks import ModelSpec, all_models
+from rigl_compress.models.networks import ModelSpec
 
 
 def flops(costs: GraphCosts) -> tuple[float, float]:
@@ -182,9 +182,8 @@ def test_functions_of_the_model_are_looked_into() -> None:
     inner = helper.make_function(
         "mine", "Twice", ["a", "b"], ["c"], [node("MatMul", "a b", "c")], [helper.make_opsetid("", 17)]
     )
-    made = model(
-        [helper.make_node("Twice", ["x", "w"], ["y"], domain="mine")], {"x": (1, 4)}, {"w": weight(4, 4, zeros=4)}
-    )
+    made = model([node("MatMul", "x w", "y")], {"x": (1, 4)}, {"w": weight(4, 4, zeros=4)})
+    made.graph.node[0].CopyFrom(helper.make_node("Twice", ["x", "w"], ["y"], domain="mine"))
     made.functions.append(inner)
     made.opset_import.append(helper.make_opsetid("mine", 1))
     assert flops(graph_costs(made, floats(x=(1, 4)))) == (32, 24)
@@ -212,25 +211,6 @@ def test_agrees_with_the_torch_counter(name: str, encoding: str, tmp_path: objec
     masks = {key: parameter != 0 for key, parameter in sparse_parameters(network).items()}
     expected = count_flops(network, example, masks)
     assert flops(costs) == (expected.dense, pytest.approx(expected.sparse))
-
-
-@pytest.mark.parametrize("name", all_models())
-def test_every_registered_model(name: str, tmp_path: object) -> None:
-    """What the torch counter says of a network, its file says too, zeros skipped and not."""
-    spec = ModelSpec(name)
-    network = spec.build()
-    torch.manual_seed(0)
-    weights = sparse_parameters(network)
-    with torch.no_grad():
-        for parameter in weights.values():
-            parameter.mul_(torch.rand_like(parameter) < 0.3)
-    example = torch.rand(1, *spec.network.input_shape)
-    exported = export_onnx(network, example, f"{tmp_path}/net.onnx", encoding="compact")
-    costs = graph_costs(onnx.load(exported.path), {"input": example.numpy()})
-    masks = {key: parameter != 0 for key, parameter in weights.items()}
-    report = count_flops(network, example, masks)
-    assert flops(costs) == (report.dense, pytest.approx(report.sparse))
-    assert costs.bitmask_bytes == network_bytes(dict(network.named_parameters()), masks)
 
 
 def test_lenet_of_the_paper(tmp_path: object) -> None:
