@@ -61,10 +61,10 @@ def command(
     outcomes = sweep.sweep(source, overrides, every, folder, jobs, Circumstances(device, data_dir, say=_render.note))
     lines = list(sweep.rows(outcomes, convention))
     if markdown_file:
-        write_text(markdown_file, sweep.markdown(sweep.COLUMNS, lines) + "\n")
+        write_text(markdown_file, sweep.markdown(sweep.columns(outcomes), lines) + "\n")
     if as_json:
         _render.json_result(sweep.sweep_json(source, overrides, outcomes))
     else:
-        _render.table(f"{source}, training GFLOPs by {convention}", sweep.COLUMNS, lines)
+        _render.table(f"{source}, training GFLOPs by {convention}", sweep.columns(outcomes), lines)
     if any(outcome.failure for outcome in outcomes):
         raise SystemExit(1)
