@@ -48,7 +48,7 @@ def train(
     device = find_device(here.device)
     if recipe.start is not None and Path(recipe.start.run).resolve() == path.resolve():
         raise InputError(f"start.run is {recipe.start.run!r}, the folder of this very run: choose another with --run")
-    data = load_dataset(recipe.data.name, here.data_dir, say=here.say)
+    data = load_dataset(recipe.data.name, here.data_dir, say=here.say, options=recipe.data.options)
     data = data.hold_out(recipe.data.holdout) if recipe.data.holdout else data
     spec = model_spec(recipe, data)
     # Everything that can be wrong with the recipe is found before anything is written.

@@ -1,8 +1,9 @@
 """From a name to a data set: look in the user's folders, fetch what is missing, read, and say where it came from."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rigl_compress.models.errors import InputError
 from rigl_compress.pipeline.train.data.catalog import DATASETS
@@ -18,6 +19,7 @@ from rigl_compress.pipeline.train.data.files import (
     places,
     write_files,
 )
+from rigl_compress.pipeline.train.data.options import checked_options
 from rigl_compress.pipeline.train.data.sources import Say, Source, SourceError, checked
 
 # Sources that failed in this process, with the reason: the next load does not wait for the same dead network again.
@@ -45,14 +47,22 @@ class DataStatus:
         return f"{self.folder} ({self.label})" + (f" without {', '.join(self.missing)}" if self.missing else "")
 
 
-def load_dataset(name: str, data_dir: Path | None = None, fetch: bool = True, say: Say | None = None) -> DataSet:
+def load_dataset(
+    name: str,
+    data_dir: Path | None = None,
+    fetch: bool = True,
+    say: Say | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> DataSet:
     """Load a data set from --data-dir, $RIGL_COMPRESS_DATA, the user's cache or, with `fetch`, from its sources.
 
     A damaged or incomplete set in a folder that the user named is an error, never a reason to look elsewhere.
+    `options` are those of the data set's reader, the recipe's `data.options`.
     """
     spec = DATASETS[name]
+    chosen = checked_options(spec.read, options or {}, f"data set {name!r}")
     try:
-        return _read(spec, _find_or_fetch(spec, data_dir, fetch, say or _silent))
+        return _read(spec, _find_or_fetch(spec, data_dir, fetch, say or _silent), chosen)
     except _NotAvailableError as error:
         return _load_fallback(spec, error)
 
@@ -176,10 +186,10 @@ def _require_published(spec: DataSpec, folder: Path) -> None:
         )
 
 
-def _read(spec: DataSpec, status: DataStatus) -> DataSet:
+def _read(spec: DataSpec, status: DataStatus, options: Mapping[str, Any]) -> DataSet:
     if status.folder is None:
         raise InputError(f"{spec.name} vanished while it was loaded: run the command again")
-    train, test = spec.read(status.folder)
+    train, test = spec.read(status.folder, **options)
     published = are_published(status.folder, spec.files)
     source = f"{spec.name}: {_origin(spec, status, published)}"
     return DataSet(spec.name, source, spec.classes, spec.input_shape, train, test)
@@ -200,6 +210,6 @@ def _load_fallback(spec: DataSpec, error: _NotAvailableError) -> DataSet:
     status = _status(instead, _places(instead, None))
     if not status.present:
         raise InputError(f"{error}; or use {instead.name}: {instead.hint}") from error
-    found = _read(instead, status)
+    found = _read(instead, status, {})
     note = f"(the full {spec.name} was not found; `rigl-compress data fetch {spec.name}` gets it)"
     return replace(found, source=f"{found.source} {note}")
