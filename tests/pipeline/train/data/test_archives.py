@@ -46,7 +46,7 @@ def test_the_wanted_files_are_taken_from_any_folder(web: Any, make: Any) -> None
 
 def test_another_archive_is_refused(web: Any) -> None:
     web.pages = {"/some.zip": zipped()}
-    with pytest.raises(SourceError, match="md5 .*, expected 0123"):
+    with pytest.raises(SourceError, match=r"md5 .*, expected 0123"):
         archive(f"{web.url}/some.zip", "0123").get(WANTED, quiet)
 
 
