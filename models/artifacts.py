@@ -53,9 +53,20 @@ def read_json(path: Path) -> Any:
 def save_artifact(path: Path, kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
     """Save named tensors and JSON content as one file of the given kind."""
     header = json.dumps({"format": FORMAT, "kind": kind, "content": content}, ensure_ascii=False)
-    packed = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    packed = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     with atomic_path(path) as temporary:
         temporary.write_bytes(save(packed, metadata={_HEADER: header}))
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy what shares memory with an earlier tensor (tied weights): the file format refuses it."""
+    apart: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if memory in seen else tensor
+        seen.add(memory)
+    return apart
 
 
 def load_artifact(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -6,7 +6,8 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.prune_plan import PrunePlan
@@ -17,12 +18,16 @@ Builder = Callable[..., nn.Module]
 
 @dataclass(frozen=True)
 class Network:
-    """A registered network: how to build it, and what goes in and comes out."""
+    """A registered network: how to build it, and what goes in and comes out.
+
+    `input_shape` is that of one sample. With a `vocabulary` the inputs are tokens, whole numbers below it.
+    """
 
     name: str
     build: Builder
     input_shape: tuple[int, ...]
     classes: int
+    vocabulary: int | None = None
 
     @property
     def summary(self) -> str:
@@ -32,14 +37,24 @@ class Network:
 
 MODELS: Registry[Network] = Registry("model")
 # Where the networks live; a new family is one file and one line here.
-_FAMILIES = ("rigl_compress.models.mlp",)
+_FAMILIES = (
+    "rigl_compress.models.mlp",
+    "rigl_compress.models.lenet",
+    "rigl_compress.models.resnet",
+    "rigl_compress.models.wide_resnet",
+    "rigl_compress.models.mobilenet_v1",
+    "rigl_compress.models.mobilenet_v2",
+    "rigl_compress.models.char_gru",
+)
 
 
-def register_model(name: str, *, input_shape: tuple[int, ...], classes: int) -> Callable[[Builder], Builder]:
+def register_model(
+    name: str, *, input_shape: tuple[int, ...], classes: int, vocabulary: int | None = None
+) -> Callable[[Builder], Builder]:
     """Register a function that builds a network."""
 
     def decorate(build: Builder) -> Builder:
-        MODELS.register(name, Network(name, build, input_shape, classes))
+        MODELS.register(name, Network(name, build, input_shape, classes, vocabulary))
         return build
 
     return decorate
@@ -56,17 +71,28 @@ def all_models() -> Registry[Network]:
 class ModelSpec:
     """How to rebuild a network: its registered name, its options, and what was cut away since (a prune plan).
 
-    Plain JSON, so that it can be saved.
+    `input_shape` is that of the samples it is trained on, where it is not the registered one. Plain JSON, so that it
+    can be saved.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     plan: Mapping[str, Any] | None = None
+    input_shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.input_shape is not None:
+            object.__setattr__(self, "input_shape", tuple(self.input_shape))  # JSON has lists
 
     @property
     def network(self) -> Network:
         """The registered network."""
         return all_models()[self.name]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return self.input_shape or self.network.input_shape
 
     def build(self) -> nn.Module:
         """Build the network with freshly drawn weights."""
@@ -83,9 +109,26 @@ class ModelSpec:
             raise InputError(f"model {self.name!r} cannot be built with {asked}: {error}") from None
         return whole if self.plan is None else PrunePlan.from_json(self.plan).reshape(whole)
 
+    def example(self, batch: int = 1, seed: int = 0) -> Tensor:
+        """Give random inputs that the network takes, always the same ones, on the CPU.
+
+        >>> ModelSpec("lenet-5").example().shape, ModelSpec("char-gru", {"classes": 5}).example(2).max()
+        (torch.Size([1, 1, 28, 28]), tensor(4))
+        """
+        shape = (batch, *self.shape)
+        random = torch.Generator().manual_seed(seed)
+        if self.network.vocabulary is None:
+            return torch.rand(shape, generator=random, device="cpu")
+        tokens = self.options.get("classes", self.network.vocabulary)
+        return torch.randint(tokens, shape, generator=random, device="cpu")
+
     def with_options(self, **options: Any) -> "ModelSpec":
         """Give the same network with some options changed."""
         return replace(self, options={**self.options, **options})
+
+    def taking(self, input_shape: tuple[int, ...]) -> "ModelSpec":
+        """Give the same network for samples of this shape."""
+        return replace(self, input_shape=None if input_shape == self.network.input_shape else input_shape)
 
     def pruned(self, plan: PrunePlan) -> "ModelSpec":
         """Give the network that a plan leaves of this one."""
@@ -94,4 +137,5 @@ class ModelSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Give plain JSON values."""
-        return {"name": self.name, "options": dict(self.options), "plan": self.plan}
+        shape = None if self.input_shape is None else list(self.input_shape)
+        return {"name": self.name, "options": dict(self.options), "plan": self.plan, "input_shape": shape}

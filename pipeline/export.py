@@ -83,8 +83,7 @@ def network_file(run: Run, network: str) -> Path:
 def facts_of(run: Run, model: SparseModel) -> dict[str, Any]:
     """Give what people want to know about a network: where it comes from, what it can, and what it costs."""
     result = run.result()
-    example = torch.zeros(1, *model.spec.network.input_shape)
-    flops = count_flops(model.build(), example, model.topology)
+    flops = count_flops(model.build(), model.spec.example(), model.topology)
     return {
         "recipe": result["recipe"],
         "method": result["method"],
@@ -110,7 +109,7 @@ def _example(model: SparseModel, inputs: Path | None) -> torch.Tensor:
     real = read_inputs(inputs)
     if real is not None:
         return torch.from_numpy(next(iter(real.values())))
-    return torch.rand(1, *model.spec.network.input_shape, generator=torch.Generator().manual_seed(0))
+    return model.spec.example()
 
 
 def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:

@@ -4,9 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from rigl_compress.models.flops import count_flops
 from rigl_compress.models.layer_costs import FlopReport
+from rigl_compress.models.layers import sparse_layers, sparse_parameters
 from rigl_compress.models.topology import connections
 from rigl_compress.pipeline.recipe import Recipe
 from rigl_compress.pipeline.train.config import SparsityConfig
@@ -17,16 +19,25 @@ from rigl_compress.pipeline.train.summary import training_gflops, training_run
 
 def recipe_flops(recipe: Recipe, convention: str = "multiply-add") -> FlopReport:
     """Count the network of a recipe at its sparsity, in whole connections, on one sample; nothing is allocated."""
-    spec = recipe.model
+    spec = recipe.model.taking(DATASETS[recipe.data.name].input_shape)
     if recipe.sparsity.rule.narrow:
         spec = spec.with_options(width=width_for_density(spec, 1 - recipe.sparsity.sparsity))
     with torch.device("meta"):
         model = spec.build()
-        example = torch.empty(1, *recipe.model.network.input_shape)
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    densities = recipe.sparsity.densities(model)
-    kept = {name: connections(density, sizes[name]) / sizes[name] for name, density in densities.items()}
-    return count_flops(model, example, kept, convention)
+    return count_flops(model, spec.example().to("meta"), kept_shares(model, recipe.sparsity), convention)
+
+
+def kept_shares(model: nn.Module, sparsity: SparsityConfig) -> dict[str, float]:
+    """Give the share of each weight that is alive, in whole connections.
+
+    >>> kept_shares(nn.Linear(10, 10), SparsityConfig(sparsity=0.994, distribution="erk"))
+    {'weight': 0.01}
+    """
+    densities, parameters = sparsity.densities(model), sparse_parameters(model)
+    alive = dict.fromkeys(parameters, 0)
+    for name, part in sparse_layers(model).items():
+        alive[part.parameter] += connections(densities[name], part.of(parameters[part.parameter]).numel())
+    return {name: alive[name] / parameter.numel() for name, parameter in parameters.items()}
 
 
 def flops_json(recipe: Recipe, convention: str) -> dict[str, Any]:

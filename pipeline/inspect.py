@@ -31,7 +31,7 @@ def pixel_map(model: SparseModel, topology: Topology) -> Tensor | None:
 
     The paper's figure in Appendix B. Pixels that the network does not look at have none.
     """
-    *channels, height, width = (1, *model.spec.network.input_shape)[-3:]
+    *channels, height, width = (1, *model.spec.shape)[-3:]
     first = next(iter(topology.values()))
     pixels = model.weights.get(f"{next(iter(topology)).removesuffix('.weight')}.index", torch.arange(height * width))
     if first.dim() != 2 or channels != [1] or first.shape[1] != len(pixels):

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-
 from rigl_compress.models.artifacts import atomic_path, write_json
 from rigl_compress.models.networks import ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
@@ -13,10 +11,8 @@ from rigl_compress.pipeline.workspace import Run
 
 
 def prune(model: SparseModel) -> Pruned:
-    """Remove the dead neurons of a trained network, tried on one sample of its registered shape."""
-    shape = model.spec.network.input_shape
-    example = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0))
-    return prune_dead_neurons(model.build(), model.topology, example)
+    """Remove the dead neurons of a trained network, tried on one sample like those it was trained on."""
+    return prune_dead_neurons(model.build(), model.topology, model.spec.example())
 
 
 def living(model: SparseModel) -> ModelSpec:

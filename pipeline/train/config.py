@@ -7,7 +7,7 @@ from typing import Literal
 from torch import nn
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.models.layers import layer_types, match_layers, shapes_of, sparse_parameters
+from rigl_compress.models.layers import layer_shapes, layer_types, match_layers
 from rigl_compress.pipeline.train.distributions import DISTRIBUTIONS, fixed_densities, share_out
 from rigl_compress.pipeline.train.methods import Method, find_method
 from rigl_compress.pipeline.train.schedules import UpdateSchedule
@@ -67,8 +67,8 @@ class SparsityConfig:
         return UpdateSchedule(self.interval, end, self.fraction, self.decay, self.power, self.begin)
 
     def densities(self, model: nn.Module) -> dict[str, float]:
-        """Give every sparse layer of the model its density."""
-        shapes = shapes_of(sparse_parameters(model))
+        """Give every layer of the model its density: weights, and the gates of recurrent weights one by one."""
+        shapes = layer_shapes(model)
         if not shapes:
             raise InputError("the model has no Linear, convolution or recurrent layer that could be sparse")
         if self.rule.dense:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rigl_compress.models.layers import sparse_parameters
+from rigl_compress.models.layers import sparse_layers, sparse_parameters
 from rigl_compress.models.registry import Registry
 
 
@@ -45,5 +45,6 @@ def initialize(model: nn.Module, config: InitConfig) -> None:
 def scale_for_fan_in(model: nn.Module, densities: Mapping[str, float], power: float) -> None:
     """Scale up the weights of sparse layers for the inputs they have lost."""
     if power:
-        for name, weight in sparse_parameters(model).items():
-            weight.mul_(densities[name] ** -power)
+        weights = sparse_parameters(model)
+        for name, part in sparse_layers(model).items():
+            part.of(weights[part.parameter]).mul_(densities[name] ** -power)

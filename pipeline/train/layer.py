@@ -7,30 +7,44 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
+from rigl_compress.models.layers import Part
+
 
 @dataclass
 class Layer:
-    """One masked parameter of a network in training. Only the sparsifier changes it."""
+    """One masked weight of a network in training, or a part of one. Only the sparsifier changes it."""
 
     name: str
     parameter: nn.Parameter
+    part: Part
     target: int  # connections alive at the end of training
     places: Tensor  # flat positions of the living connections; its length is known without asking the device
     mask: Tensor  # the same as booleans
-    gate: Tensor  # the same in the parameter's dtype: gradients are multiplied by it at every step
+    gate: Tensor  # the same in the weight's dtype: gradients are multiplied by it at every step
     memory: dict[str, Tensor] = field(default_factory=dict)  # what the method remembers; saved with checkpoints
 
     @classmethod
-    def full(cls, name: str, parameter: nn.Parameter, target: int) -> "Layer":
+    def full(cls, name: str, parameter: nn.Parameter, part: Part, target: int) -> "Layer":
         """A layer with all its connections."""
-        places = torch.arange(parameter.numel(), device=parameter.device)
-        mask = torch.ones(parameter.shape, dtype=torch.bool, device=parameter.device)
-        return cls(name, parameter, target, places, mask, mask.to(parameter.dtype))
+        weight = part.of(parameter.detach())
+        places = torch.arange(weight.numel(), device=weight.device)
+        mask = torch.ones(weight.shape, dtype=torch.bool, device=weight.device)
+        return cls(name, parameter, part, target, places, mask, mask.to(weight.dtype))
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights themselves, to be read and written."""
+        return self.part.of(self.parameter.detach())
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """Their gradient, to be read and written, if there is one."""
+        return None if self.parameter.grad is None else self.part.of(self.parameter.grad)
 
     @property
     def size(self) -> int:
         """All places of the tensor."""
-        return self.parameter.numel()
+        return self.mask.numel()
 
     @property
     def active(self) -> int:

@@ -39,7 +39,7 @@ def shrink_gradually(layers: Sequence[Layer], moment: Moment) -> list[tuple[int,
 def sign_changes(layers: Sequence[Layer], moment: Moment) -> list[tuple[int, int]]:
     """Replace the connections whose weight has crossed zero (DeepR). Counting them waits for the device."""
     del moment
-    crossed = [int((layer.mask & (layer.parameter * layer.memory["sign"] < 0)).sum()) for layer in layers]
+    crossed = [int((layer.mask & (layer.weight * layer.memory["sign"] < 0)).sum()) for layer in layers]
     return [(layer.active - count, count) for layer, count in zip(layers, crossed, strict=True)]
 
 
@@ -51,7 +51,7 @@ def weakest_anywhere(layers: Sequence[Layer], moment: Moment) -> list[tuple[int,
     """
     total = sum(layer.active for layer in layers)
     dropped = int(total * moment.fraction)
-    strengths = torch.cat([layer.parameter.detach()[layer.mask].abs() for layer in layers])
+    strengths = torch.cat([layer.weight[layer.mask].abs() for layer in layers])
     owners = torch.cat([torch.full((layer.active,), index) for index, layer in enumerate(layers)])
     weakest = torch.topk(strengths, dropped, largest=False, sorted=False).indices.cpu()
     losses = torch.bincount(owners[weakest], minlength=len(layers)).tolist()

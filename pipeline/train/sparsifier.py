@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rigl_compress.models.errors import InputError, did_you_mean
-from rigl_compress.models.layers import sparse_parameters
+from rigl_compress.models.layers import sparse_layers, sparse_parameters
 from rigl_compress.models.topology import Topology, connections
 from rigl_compress.pipeline.train.config import SparsityConfig
 from rigl_compress.pipeline.train.layer import Layer, Moment, View
@@ -74,7 +74,10 @@ class Sparsifier:
     @property
     def topology(self) -> Topology:
         """The connections alive now, as a copy."""
-        return Topology.from_masks({layer.name: layer.mask for layer in self._layers})
+        parts: dict[str, list[Tensor]] = {}
+        for layer in self._layers:
+            parts.setdefault(layer.part.parameter, []).append(layer.mask)
+        return Topology({name: torch.cat(masks) for name, masks in parts.items()})
 
     @property
     def sparsity(self) -> float:
@@ -134,17 +137,19 @@ class Sparsifier:
     def _first_layers(self, model: nn.Module, topology: Topology | None) -> list[Layer]:
         if topology is not None:
             topology.check_fits(model)
-        densities = self.config.densities(model)
-        return [
-            self._first_layer(name, parameter, densities[name], None if topology is None else topology.get(name))
-            for name, parameter in sparse_parameters(model).items()
-        ]
+        densities, parameters = self.config.densities(model), sparse_parameters(model)
+        layers = []
+        for name, part in sparse_layers(model).items():
+            given = None if topology is None else topology.get(part.parameter)
+            layer = Layer.full(name, parameters[part.parameter], part, 0)
+            layer.target = connections(densities[name], layer.size)
+            layers.append(self._started(layer, None if given is None else part.of(given)))
+        return layers
 
     @torch.no_grad()
-    def _first_layer(self, name: str, parameter: nn.Parameter, density: float, given: Tensor | None) -> Layer:
-        layer = Layer.full(name, parameter, connections(density, parameter.numel()))
+    def _started(self, layer: Layer, given: Tensor | None) -> Layer:
         if given is not None:
-            layer.settle_at(_places(given.to(parameter.device)))
+            layer.settle_at(_places(given.to(layer.mask.device)))
             layer.target = layer.active
         elif self.method.start is not None and layer.target < layer.size:
             layer.settle_at(self.method.start(self._view(layer, step=-1), layer.target))
@@ -155,12 +160,12 @@ class Sparsifier:
     def _observe(self) -> None:
         if self.method.observe is not None:
             for layer in self._layers:
-                if layer.parameter.grad is not None:
+                if layer.gradient is not None:
                     self.method.observe(self._view(layer, self.steps), layer.memory)
 
     def _mask_gradients(self) -> None:
         masked = [
-            (layer.parameter.grad, layer.gate)
+            (layer.gradient, layer.gate)
             for layer in self._layers
             if layer.parameter.grad is not None and layer.active < layer.size
         ]
@@ -194,7 +199,7 @@ class Sparsifier:
         view = self._view(layer, step)
         if self.method.straight_through:
             layer.settle_at(best(self.method.drop(view), keep))
-            layer.parameter.mul_(layer.gate)  # dead weights and their optimizer state live on unseen
+            layer.weight.mul_(layer.gate)  # dead weights and their optimizer state live on unseen
             return
         drop = self.method.drop(view).reshape(-1)[layer.places]
         grow = None if self.method.grow is None else self.method.grow(view)
@@ -209,39 +214,40 @@ class Sparsifier:
     def _settle(self, layer: Layer, view: View, survivors: Tensor, mask: Tensor) -> None:
         """Zero the weights and the optimizer state of all that did not live through the update."""
         born = None if self.method.birth is None else self.method.birth(view) * (mask & ~survivors)
-        gate = survivors.to(layer.parameter.dtype)
-        for tensor in (layer.parameter, *self._states(layer)):
+        gate = survivors.to(layer.gate.dtype)
+        for tensor in (layer.weight, *self._states(layer)):
             tensor.mul_(gate)
         if born is not None:
-            layer.parameter.add_(born)
+            layer.weight.add_(born)
 
     def _states(self, layer: Layer) -> list[Tensor]:
         """All optimizer tensors that stand beside the weights: momentum, exp_avg, exp_avg_sq, max_exp_avg_sq, …"""
         values = self.optimizer.state.get(layer.parameter, {}).values()
-        return [value for value in values if torch.is_tensor(value) and value.shape == layer.parameter.shape]
+        shape = layer.parameter.shape
+        return [layer.part.of(value) for value in values if torch.is_tensor(value) and value.shape == shape]
 
     # Straight-through weights (DNW): the model computes with the largest weights, the optimizer works on all of them.
 
     def _show_unseen_weights(self) -> None:
         for layer in self._layers:
             if "unseen" in layer.memory:
-                layer.parameter.copy_(layer.memory["unseen"])
+                layer.weight.copy_(layer.memory["unseen"])
 
     def _remember_weights(self) -> None:
         for layer in self._layers:
-            layer.memory.setdefault("unseen", torch.empty_like(layer.parameter)).copy_(layer.parameter)
+            layer.memory.setdefault("unseen", torch.empty_like(layer.weight)).copy_(layer.weight)
 
     # Common
 
     def _view(self, layer: Layer, step: int) -> View:
-        gradient = layer.parameter.grad
+        weight, gradient = layer.weight, layer.gradient
         return View(
-            weight=layer.parameter.detach(),
-            gradient=torch.zeros_like(layer.parameter) if gradient is None else gradient,
+            weight=weight,
+            gradient=torch.zeros_like(weight) if gradient is None else gradient,
             mask=layer.mask,
             memory=layer.memory,
             options=self.method.options,
-            random=generator(self.seed, step, layer.name, layer.parameter.device),
+            random=generator(self.seed, step, layer.name, weight.device),
             learning_rate=_learning_rate(self.optimizer, layer.parameter) if self.method.observe else 0.0,
         )
 
@@ -251,7 +257,7 @@ class Sparsifier:
             self._remember_weights()
         for layer in self._layers:
             if layer.active < layer.size:
-                layer.parameter.mul_(layer.gate)
+                layer.weight.mul_(layer.gate)
 
 
 def _config(config: SparsityConfig | None, settings: Mapping[str, Any]) -> SparsityConfig:

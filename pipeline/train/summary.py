@@ -60,7 +60,7 @@ def alive(model: SparseModel) -> dict[str, Any]:
 
 
 def sparse_report(model: SparseModel) -> FlopReport:
-    """Count a trained network's forward pass on one sample of its registered shape."""
+    """Count a trained network's forward pass on one sample like those it was trained on."""
     with torch.device("meta"):
         network = model.spec.build()
-        return count_flops(network, torch.empty(1, *model.spec.network.input_shape), model.topology)
+    return count_flops(network, model.spec.example().to("meta"), model.topology)

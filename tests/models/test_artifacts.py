@@ -156,3 +156,10 @@ def test_damaged_json(tmp_path: Path, content: bytes) -> None:
 def test_missing_json(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read .*none\.json.*; restore the file or start the run again"):
         read_json(tmp_path / "none.json")
+
+
+def test_tied_tensors_are_saved_under_each_of_their_names(tmp_path: Path) -> None:
+    weight = torch.arange(4.0)
+    save_artifact(tmp_path / "x", "thing", {"a": weight, "b": weight, "c": weight[1:]}, {})
+    tensors, _ = load_artifact(tmp_path / "x", "thing")
+    assert [tensors[name].tolist() for name in "abc"] == [[0, 1, 2, 3], [0, 1, 2, 3], [1, 2, 3]]

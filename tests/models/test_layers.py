@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.models.layers import layer_types, match_layers, shapes_of, sparse_parameters
+from rigl_compress.models.layers import (
+    layer_shapes,
+    layer_types,
+    match_layers,
+    shapes_of,
+    sparse_layers,
+    sparse_parameters,
+)
 
 
 class Net(nn.Module):
@@ -93,3 +100,79 @@ def test_first_and_last_of_nothing_are_an_error() -> None:
 
 def test_shapes() -> None:
     assert shapes_of({"a": torch.empty(2, 3), "b": torch.empty(4)}) == {"a": (2, 3), "b": (4,)}
+
+
+# Gates
+
+GATES = ["reset", "update", "new"]
+
+
+def gates(*weights: str) -> list[str]:
+    return [f"gru.{weight}.{gate}" for weight in weights for gate in GATES]
+
+
+def test_the_gates_of_recurrent_weights_are_layers_of_their_own(net: Net) -> None:
+    layers = list(sparse_layers(net))
+    assert layers == [*NAMES[:3], *gates("weight_ih_l0", "weight_hh_l0"), "head.weight"]
+    assert {name: shape for name, shape in layer_shapes(net).items() if "gru" in name} == {
+        **dict.fromkeys(gates("weight_ih_l0"), (3, 4)),
+        **dict.fromkeys(gates("weight_hh_l0"), (3, 3)),
+    }
+
+
+def test_the_parts_make_up_the_whole(net: Net) -> None:
+    parameters = sparse_parameters(net)
+    for name, parameter in parameters.items():
+        parts = [part.of(parameter) for part in sparse_layers(net).values() if part.parameter == name]
+        assert torch.equal(torch.cat(parts), parameter)
+        assert parts[0].untyped_storage().data_ptr() == parameter.untyped_storage().data_ptr()
+
+
+def test_the_rows_are_those_that_torch_computes_the_gate_with() -> None:
+    """Without its update gate (z = σ(−∞) = 0) a GRU is its new gate, which only the last rows reach."""
+    gru = nn.GRU(4, 3)
+    parts, weights = sparse_layers(gru), dict(gru.named_parameters())
+    with torch.no_grad():
+        gru.bias_ih_l0[3:6] = -1e9
+        for name, part in parts.items():
+            part.of(weights[part.parameter]).fill_(1.0 if name == "weight_ih_l0.new" else 0.0)
+        gru.bias_ih_l0[6:] = 0
+        gru.bias_hh_l0[:] = 0
+    x = torch.tensor([[0.1, 0.2, 0.3, 0.4]])
+    torch.testing.assert_close(gru(x)[0][0], torch.full((3,), 1.0).tanh(), rtol=1e-6, atol=1e-6)
+
+
+def test_an_lstm_has_four_gates_and_a_projection_none() -> None:
+    layers = sparse_layers(nn.LSTM(4, 6, proj_size=2))
+    assert [name for name in layers if "ih" in name] == [
+        f"weight_ih_l0.{gate}" for gate in ("input", "forget", "cell", "output")
+    ]
+    assert layers["weight_hr_l0"].rows is None
+    assert list(sparse_layers(nn.RNN(4, 6))) == ["weight_ih_l0", "weight_hh_l0"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("gru", gates("weight_ih_l0", "weight_hh_l0")),
+        ("GRU", gates("weight_ih_l0", "weight_hh_l0")),
+        ("gru.weight_hh_l0", gates("weight_hh_l0")),
+        ("gru.weight_hh_l0.new", ["gru.weight_hh_l0.new"]),
+        ("*.update", ["gru.weight_ih_l0.update", "gru.weight_hh_l0.update"]),
+        ("first", ["stem.weight"]),
+    ],
+)
+def test_matching_gates(net: Net, pattern: str, found: list[str]) -> None:
+    assert match_layers(pattern, sparse_layers(net), layer_types(net)) == found
+
+
+def test_the_first_layer_is_a_whole_weight() -> None:
+    gru = nn.GRU(4, 3)
+    assert match_layers("first", sparse_layers(gru), layer_types(gru)) == [f"weight_ih_l0.{gate}" for gate in GATES]
+    assert match_layers("last", sparse_layers(gru), layer_types(gru)) == [f"weight_hh_l0.{gate}" for gate in GATES]
+
+
+def test_a_readout_that_is_tied_to_an_embedding_stays_dense() -> None:
+    net = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5))
+    net[2].weight = net[0].weight
+    assert list(sparse_parameters(net)) == ["1.weight"]

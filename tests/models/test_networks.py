@@ -4,27 +4,20 @@ import json
 
 import pytest
 import torch
+from small_models import every_model, small
 
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.layers import sparse_parameters
 from rigl_compress.models.mlp import perceptron
 from rigl_compress.models.networks import MODELS, ModelSpec, all_models, register_model
 
-every_model = pytest.mark.parametrize("name", list(all_models()))
 
-
-def batch(name: str) -> torch.Tensor:
-    return torch.rand(2, *all_models()[name].input_shape)
-
-
-@every_model
-@pytest.mark.parametrize("classes", [None, 7])
-def test_forward_and_backward(name: str, classes: int | None) -> None:
-    network = all_models()[name]
-    model = ModelSpec(name, {} if classes is None else {"classes": classes}).build()
-    answers = model(batch(name))
-    assert answers.shape == (2, classes or network.classes)
-    answers.logsumexp(dim=1).sum().backward()
+def check_forward_and_backward(spec: ModelSpec) -> None:
+    model = spec.build()
+    answers = model(spec.example(2))
+    steps = () if spec.network.vocabulary is None else spec.shape
+    assert answers.shape == (2, *steps, spec.options.get("classes", spec.network.classes))
+    answers.logsumexp(dim=-1).square().sum().backward()
     for parameter_name, parameter in model.named_parameters():
         assert parameter.grad is not None, parameter_name
         assert torch.isfinite(parameter.grad).all()
@@ -32,11 +25,23 @@ def test_forward_and_backward(name: str, classes: int | None) -> None:
 
 
 @every_model
+@pytest.mark.parametrize("options", [{}, {"classes": 7}])
+def test_forward_and_backward(name: str, options: dict[str, int]) -> None:
+    check_forward_and_backward(small(name, **options))
+
+
+@pytest.mark.slow
+@every_model
+def test_forward_and_backward_in_full_size(name: str) -> None:
+    check_forward_and_backward(ModelSpec(name))
+
+
+@every_model
 def test_it_builds_without_memory(name: str) -> None:
     with torch.device("meta"):
         model = ModelSpec(name).build()
-        answers = model(torch.empty(2, *all_models()[name].input_shape))
-    assert answers.shape == (2, all_models()[name].classes)
+        answers = model(ModelSpec(name).example(2).to("meta"))
+    assert (answers.shape[0], answers.shape[-1]) == (2, all_models()[name].classes)
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
@@ -44,7 +49,7 @@ def test_it_builds_without_memory(name: str) -> None:
 def test_the_seed_decides(name: str) -> None:
     def weights(seed: int) -> list[torch.Tensor]:
         torch.manual_seed(seed)
-        return list(sparse_parameters(ModelSpec(name).build()).values())
+        return list(sparse_parameters(small(name).build()).values())
 
     assert all(torch.equal(one, other) for one, other in zip(weights(1), weights(1), strict=True))
     assert not any(torch.equal(one, other) for one, other in zip(weights(1), weights(2), strict=True))
@@ -53,10 +58,12 @@ def test_the_seed_decides(name: str) -> None:
 @every_model
 def test_half_the_width_has_fewer_parameters_and_the_same_interface(name: str) -> None:
     def size(**options: float) -> int:
-        return sum(parameter.numel() for parameter in ModelSpec(name, options).build().parameters())
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in ModelSpec(name, options).build().parameters())
 
-    assert size(width=0.5) < size()
-    assert ModelSpec(name, {"width": 1e-9}).build()(batch(name)).shape == (2, all_models()[name].classes)
+    assert size(width=0.5) < 0.6 * size()
+    thread = small(name, width=1e-9)
+    assert thread.build()(thread.example(2)).shape[-1] == all_models()[name].classes
 
 
 @every_model
@@ -120,3 +127,71 @@ def test_a_perceptron_needs_two_sizes_of_one_or_more(sizes: list[int]) -> None:
 def test_lenet_has_the_sizes_of_the_paper() -> None:
     shapes = [tuple(weight.shape) for weight in sparse_parameters(ModelSpec("lenet-300-100").build()).values()]
     assert shapes == [(300, 784), (100, 300), (10, 100)]
+
+
+# Examples and shapes
+
+
+def test_an_example_is_what_the_network_takes_and_always_the_same() -> None:
+    image, tokens = ModelSpec("resnet-20"), ModelSpec("char-gru", {"classes": 7}).taking((5,))
+    assert image.example(2).shape == (2, 3, 32, 32)
+    assert torch.equal(image.example(2), image.example(2))
+    assert not torch.equal(image.example(2), image.example(2, seed=1))
+    assert tokens.example(3).shape == (3, 5)
+    assert tokens.example(300).max() == 6
+
+
+def test_the_shape_of_the_samples_is_saved_where_it_is_not_the_registered_one() -> None:
+    spec = ModelSpec("resnet-18").taking((3, 64, 64))
+    assert ModelSpec(**json.loads(json.dumps(spec.to_json()))) == spec
+    assert spec.example().shape == (1, 3, 64, 64)
+    assert ModelSpec("resnet-18").taking((3, 224, 224)) == ModelSpec("resnet-18")
+
+
+# Published sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "parameters"),
+    [
+        ("resnet-50", {}, 25_557_032),
+        ("resnet-18", {}, 11_689_512),
+        ("mobilenet-v1", {}, 4_231_976),
+        ("mobilenet-v2", {}, 3_504_872),
+        ("lenet-5", {}, 61_706),
+        ("wide-resnet", {"depth": 28, "factor": 10}, 36_479_194),
+        # embedding 128 · 256, GRU 3 · 512 · (128 + 512) + 2 · 3 · 512, readouts 512 · 256 + 256 · 128, biases
+        ("char-gru", {}, 32_768 + 983_040 + 3_072 + 163_840 + 256 + 128 + 256),
+    ],
+)
+def test_it_has_as_many_parameters_as_published(name: str, options: dict[str, int], parameters: int) -> None:
+    with torch.device("meta"):
+        assert sum(each.numel() for each in ModelSpec(name, options).build().parameters()) == parameters
+
+
+def test_wrn_22_2_is_the_wide_resnet_of_that_depth_and_width() -> None:
+    with torch.device("meta"):
+        one, other = ModelSpec("wrn-22-2").build(), ModelSpec("wide-resnet", {"depth": 22, "factor": 2}).build()
+    assert {key: value.shape for key, value in one.state_dict().items()} == {
+        key: value.shape for key, value in other.state_dict().items()
+    }
+    assert sum(name.endswith(("conv1.weight", "conv2.weight")) for name in sparse_parameters(one)) == 1 + 18
+
+
+@pytest.mark.parametrize("depth", [4, 21, 23, -2])
+def test_a_wide_resnet_has_certain_depths(depth: int) -> None:
+    with pytest.raises(InputError, match=f"a depth of 6 n \\+ 4: 10, 16, 22, 28, …; found {depth}"):
+        ModelSpec("wide-resnet", {"depth": depth}).build()
+
+
+def test_resnet_50_has_its_stride_in_the_3x3() -> None:
+    with torch.device("meta"):
+        model = ModelSpec("resnet-50").build()
+    strided = [name for name, layer in model.named_modules() if getattr(layer, "stride", None) == (2, 2)]
+    assert strided == ["conv1", *(f"stages.{i}.0.{part}" for i in (1, 2, 3) for part in ("conv2", "shortcut.0"))]
+
+
+def test_the_character_gru_shares_its_embedding() -> None:
+    model = ModelSpec("char-gru").build()
+    assert model.scores.weight is model.embedding.weight
+    assert "scores.weight" not in sparse_parameters(model)

@@ -5,9 +5,9 @@ from time import perf_counter
 import pytest
 import torch
 from exactness import pruned_exactly
-from resnet50 import resnet50
 
 from rigl_compress.models.layers import sparse_parameters
+from rigl_compress.models.networks import ModelSpec
 from rigl_compress.models.topology import Topology
 from rigl_compress.pipeline.prune.surgery import prune_dead_neurons
 
@@ -16,7 +16,7 @@ from rigl_compress.pipeline.prune.surgery import prune_dead_neurons
 @pytest.mark.parametrize("sparsity", [0.95, 0.99])
 def test_resnet50(sparsity: float, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
-    model = resnet50()
+    model = ModelSpec("resnet-50").build()
     masks = {name: torch.rand(weight.shape) >= sparsity for name, weight in sparse_parameters(model).items()}
     with torch.no_grad():
         for module in model.modules():
