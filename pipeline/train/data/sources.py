@@ -50,6 +50,19 @@ def mirror(url: str, suffix: str = ".gz") -> Source:
     return Source(url, get)
 
 
+def web_file(url: str) -> Source:
+    """One file, at a web address where it may have another name.
+
+    >>> web_file("https://example.org/input.txt").title
+    'https://example.org/input.txt'
+    """
+
+    def get(files: Sequence[DataFile], say: Say) -> Mapping[str, bytes]:
+        return {file.name: _gunzipped(download(url, say, FILE_SECONDS)) for file in files}
+
+    return Source(url, get)
+
+
 def _gunzipped(content: bytes) -> bytes:
     try:
         return unpacked(content)
