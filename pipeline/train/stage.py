@@ -140,7 +140,10 @@ def _steps_per_epoch(recipe: Recipe, data: DataSet) -> int:
 
 
 def _check_input(model: nn.Module, data: DataSet, spec: ModelSpec) -> None:
-    inputs, targets = next(data.train.in_order(1))
+    first = next(data.train[:1].in_order(1), None)
+    if first is None:
+        raise InputError(f"the first training sample of {data.name} cannot be read: replace it, or remove it")
+    inputs, targets = first
     try:
         with torch.no_grad():
             answers = model.eval()(inputs.cpu())

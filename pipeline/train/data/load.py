@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def load_dataset(
     spec = DATASETS[name]
     chosen = checked_options(spec.read, options or {}, f"data set {name!r}")
     try:
-        return _read(spec, _find_or_fetch(spec, data_dir, fetch, say or _silent), chosen)
+        return _read(spec, _find_or_fetch(spec, data_dir, fetch, say or _silent), chosen, say or _silent)
     except _NotAvailableError as error:
         return _load_fallback(spec, error)
 
@@ -210,10 +211,11 @@ def _require_published(spec: DataSpec, folder: Path) -> None:
         )
 
 
-def _read(spec: DataSpec, status: DataStatus, options: Mapping[str, Any]) -> DataSet:
+def _read(spec: DataSpec, status: DataStatus, options: Mapping[str, Any], say: Say = _silent) -> DataSet:
     if status.folder is None:
         raise InputError(f"{spec.name} vanished while it was loaded: run the command again")
-    train, test = spec.read(status.folder, **options)
+    given = {"say": say} if "say" in signature(spec.read).parameters else {}
+    train, test = spec.read(status.folder, **given, **options)
     published = are_published(status.folder, spec.files)
     source = f"{spec.name}: {_origin(spec, status, published)}"
     classes = spec.classes or train.labels[1] + 1
