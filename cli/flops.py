@@ -1,5 +1,7 @@
 """rigl-compress flops"""
 
+from typing import Any
+
 import click
 
 from rigl_compress.cli import _options as options
@@ -7,45 +9,76 @@ from rigl_compress.cli import _options as options
 
 @click.command()
 @options.recipe
+@options.model
 @options.overrides
 @click.option("--convention", default="multiply-add", show_default=True, help="How inference FLOPs are counted.")
+@click.option("--paper", is_flag=True, help="Compare with the FLOPs printed in the paper's ImageNet tables instead.")
 @options.as_json
-def command(recipe: str | None, overrides: tuple[str, ...], convention: str, as_json: bool) -> None:
+def command(
+    recipe: str | None, model: str | None, overrides: tuple[str, ...], convention: str, paper: bool, as_json: bool
+) -> None:
     """Count what a recipe's network costs to run and to train, without training it.
 
     \b
     Example:
       rigl-compress flops --recipe mnist-rigl --set sparsity.method=snfs
+      rigl-compress flops --paper
     """
+    changes = options.changes(overrides, model)
+    if paper and (recipe or changes):
+        raise click.UsageError("--paper prints the paper's own tables: leave out --recipe, --model and --set")
+    if paper:
+        _show_paper(as_json)
+    else:
+        _show_recipe(options.needs_recipe(recipe), changes, convention, as_json)
+
+
+def _show_recipe(recipe: str, changes: list[str], convention: str, as_json: bool) -> None:
     from rigl_compress.cli import _render
     from rigl_compress.pipeline.flops import flops_json, recipe_flops
     from rigl_compress.pipeline.recipe import load_recipe
 
-    loaded = load_recipe(options.needs_recipe(recipe), overrides)
+    loaded = load_recipe(recipe, changes)
     report, facts = recipe_flops(loaded, convention), flops_json(loaded, convention)
     if as_json:
         _render.json_result(facts)
         return
-    rows = [
-        (
-            layer.name,
-            f"{layer.nonzeros:,.0f} of {layer.weights:,}",
-            f"{layer.dense_flops:,.0f}",
-            f"{layer.sparse_flops:,.0f}",
-        )
-        for layer in report.layers
+    rows = [(row.name, row.nonzeros, row.weights, row.dense_flops, row.sparse_flops) for row in report.layers]
+    rows.append(("sum", report.nonzeros, report.weights, report.dense, report.sparse))
+    shown = [
+        (name, f"{alive:,.0f} of {all_:,}", f"{dense:,.0f}", f"{left:,.0f}") for name, alive, all_, dense, left in rows
     ]
-    rows.append(
-        ("sum", f"{report.nonzeros:,.0f} of {report.weights:,}", f"{report.dense:,.0f}", f"{report.sparse:,.0f}")
-    )
-    _render.table(f"inference FLOPs by {convention}", ("layer", "weights", "dense", "sparse"), rows)
+    _render.table(f"inference FLOPs by {convention}", ("layer", "weights", "dense", "sparse"), shown)
     _render.text("")
+    _show_training(loaded.sparsity.method, facts)
+    if report.uncounted:
+        _render.text("", f"not counted: {', '.join(report.uncounted)}")
+
+
+def _show_training(method: str, facts: dict[str, Any]) -> None:
+    from rigl_compress.cli import _render
+
     dense = facts["dense_training_gflops"]
     training = [
         (name, f"{dense[name]:,.4f}", f"{gflops:,.4f}", f"{gflops / dense[name]:.4f}×")
         for name, gflops in facts["training_gflops"].items()
     ]
-    method = loaded.sparsity.method
     _render.table("training GFLOPs", ("convention", "dense", method, "ratio"), training)
-    if report.uncounted:
-        _render.text("", f"not counted: {', '.join(report.uncounted)}")
+
+
+def _show_paper(as_json: bool) -> None:
+    from rigl_compress.cli import _render
+    from rigl_compress.pipeline.paper.comparison import NOTES, TABLES, all_figures, comparison_rows
+
+    figures = all_figures()
+    if as_json:
+        _render.json_result({"format": 1, "figures": [figure.to_json() for figure in figures]})
+        return
+    for each in TABLES:
+        columns = ("method", "S", "train: printed", "computed", "test: printed", "computed")
+        _render.table(each.title, columns, comparison_rows(each, figures))
+        _render.text("")
+    _render.text("The paper's own convention does not give the figures with a letter:")
+    _render.text(*(f"  {letter}  {note.text}" for letter, note in NOTES.items()))
+    agree = sum(figure.agrees for figure in figures)
+    _render.text(f"{agree} of {len(figures)} printed figures follow from it.")

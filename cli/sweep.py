@@ -13,8 +13,9 @@ from rigl_compress.cli import _options as options
 @click.option(
     "--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Seeds 0 … N-1 of each setting."
 )
-@options.overrides
+@options.model
 @options.data
+@options.overrides
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/sweep-RECIPE]")
 @click.option(
     "--jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Runs at a time, one thread each."
@@ -29,8 +30,9 @@ def command(
     recipe: str | None,
     grid: tuple[str, ...],
     seeds: int,
-    overrides: tuple[str, ...],
+    model: str | None,
     data: str | None,
+    overrides: tuple[str, ...],
     out: Path | None,
     jobs: int,
     convention: str,
@@ -52,7 +54,7 @@ def command(
     from rigl_compress.pipeline.train.costs import TRAINING_CONVENTIONS
     from rigl_compress.pipeline.train.stage import Circumstances
 
-    source, changes = options.needs_recipe(recipe), options.changes(overrides, **{"data.name": data})
+    source, changes = options.needs_recipe(recipe), options.changes(overrides, model, data)
     folder = out or Path("runs") / f"sweep-{Path(source).stem}"
     every = sweep.cells(grid, range(seeds))
     TRAINING_CONVENTIONS[convention]  # an unknown name is an error now, not after hours of training

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.prune_plan import PrunePlan
+from rigl_compress.models.references import is_reference, load_reference
 from rigl_compress.models.registry import Registry
 
 Builder = Callable[..., nn.Module]
@@ -18,16 +19,22 @@ Builder = Callable[..., nn.Module]
 
 @dataclass(frozen=True)
 class Network:
-    """A registered network: how to build it, and what goes in and comes out.
+    """A network: how to build it, and what goes in and comes out.
 
-    `input_shape` is that of one sample. With a `vocabulary` the inputs are tokens, whole numbers below it.
+    `input_shape` is that of one sample. With a `vocabulary` the inputs are tokens, whole numbers below it. Of a plain
+    function that somebody brings along, neither the shape nor the classes are known before there are data.
     """
 
     name: str
     build: Builder
-    input_shape: tuple[int, ...]
-    classes: int
+    input_shape: tuple[int, ...] | None = None
+    classes: int | None = None
     vocabulary: int | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What can be asked for when it is built."""
+        return tuple(signature(self.build).parameters)
 
     @property
     def summary(self) -> str:
@@ -67,9 +74,24 @@ def all_models() -> Registry[Network]:
     return MODELS
 
 
+def find_network(name: str) -> Network:
+    """Find a network by its registered name, or by the reference `package.module:factory` of somebody's own.
+
+    >>> find_network("lenet-5").input_shape, find_network("torch.nn:Bilinear").options[:2]
+    ((1, 28, 28), ('in1_features', 'in2_features'))
+    """
+    if not is_reference(name):
+        return all_models()[name]
+    build = load_reference(name, "model")
+    if not callable(build):
+        raise InputError(f"model {name!r} is a {type(build).__name__}, expected a function that gives a network")
+    registered = next((network for network in MODELS.values() if network.build is build), Network(name, build))
+    return replace(registered, name=name)
+
+
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to rebuild a network: its registered name, its options, and what was cut away since (a prune plan).
+    """How to rebuild a network: its name or reference, its options, and what was cut away since (a prune plan).
 
     `input_shape` is that of the samples it is trained on, where it is not the registered one. Plain JSON, so that it
     can be saved.
@@ -86,28 +108,38 @@ class ModelSpec:
 
     @property
     def network(self) -> Network:
-        """The registered network."""
-        return all_models()[self.name]
+        """The network of that name."""
+        return find_network(self.name)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
-        return self.input_shape or self.network.input_shape
+        shape = self.input_shape or self.network.input_shape
+        if shape is None:
+            raise InputError(f"the shape of the samples of model {self.name!r} is not known: give model.input_shape")
+        return shape
 
     def build(self) -> nn.Module:
         """Build the network with freshly drawn weights."""
-        allowed = signature(self.network.build).parameters
+        whole = self._build_whole(self.network)
+        return whole if self.plan is None else PrunePlan.from_json(self.plan).reshape(whole)
+
+    def _build_whole(self, network: Network) -> nn.Module:
         for option in self.options:
-            if option not in allowed:
-                raise InputError(f"model {self.name!r} has no option {option!r}: {did_you_mean(option, allowed)}")
+            if option not in network.options:
+                known = did_you_mean(option, network.options) if network.options else "it has none"
+                raise InputError(f"model {self.name!r} has no option {option!r}: {known}")
         try:
-            whole = self.network.build(**self.options)
+            whole = network.build(**self.options)
         except InputError:
             raise
-        except (TypeError, ValueError) as error:
-            asked = ", ".join(f"{name} = {value!r}" for name, value in self.options.items())
-            raise InputError(f"model {self.name!r} cannot be built with {asked}: {error}") from None
-        return whole if self.plan is None else PrunePlan.from_json(self.plan).reshape(whole)
+        except Exception as error:  # of what people bring along, anything can happen
+            asked = ", ".join(f"{name} = {value!r}" for name, value in self.options.items()) or "no options"
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise InputError(f"model {self.name!r} cannot be built with {asked}: {reason}") from error
+        if not isinstance(whole, nn.Module):
+            raise InputError(f"model {self.name!r} gives a {type(whole).__name__}, expected a torch.nn.Module")
+        return whole
 
     def example(self, batch: int = 1, seed: int = 0) -> Tensor:
         """Give random inputs that the network takes, always the same ones, on the CPU.

@@ -31,12 +31,15 @@ class SparsityConfig:
     decay: str = "cosine"
     power: float = 3.0  # k of inverse-power
     begin: int = 0
-    end: int | None = None  # T_end; None: three quarters of the run
+    end: int | None = None  # T_end; None: as `end_share` has it
+    end_share: float = LAST_UPDATE  # T_end as a share of the run
     options: Mapping[str, float] = field(default_factory=dict)  # of the method, e.g. momentum of snfs
     variants: tuple[str, ...] = ()  # departures from the paper, by name
 
     def __post_init__(self) -> None:
         _check_sparsity("sparsity", self.sparsity)
+        if not 0 < self.end_share <= 1:
+            raise InputError(f"end_share is {self.end_share}, expected a share of the run above 0, at most 1")
         for name, sparsity in self.layers.items():
             _check_sparsity(f"sparsity of layer {name!r}", sparsity)
         DISTRIBUTIONS[self.distribution]
@@ -63,7 +66,7 @@ class SparsityConfig:
             raise InputError(
                 f"updates begin at step {self.begin}, but the run has only {total_steps} steps: lower begin"
             )
-        end = max(self.begin, int((total_steps or 0) * LAST_UPDATE)) if self.end is None else self.end
+        end = max(self.begin, int((total_steps or 0) * self.end_share)) if self.end is None else self.end
         return UpdateSchedule(self.interval, end, self.fraction, self.decay, self.power, self.begin)
 
     def densities(self, model: nn.Module) -> dict[str, float]:

@@ -9,7 +9,7 @@ from rigl_compress.models.errors import InputError
 
 @dataclass(frozen=True)
 class LearningRate:
-    """A peak, a warm-up, and a shape. Anchors are epochs; M× training scales them all.
+    """A peak, a warm-up, and a shape. Anchors are epochs, or optimizer steps; M× training scales them all.
 
     >>> rate = LearningRate(peak=0.2, drops=(75, 95), drop_factor=3).per_step(600, 200)
     >>> [round(rate(step), 4) for step in (0, 44999, 45000, 57000)]
@@ -18,11 +18,12 @@ class LearningRate:
 
     peak: float = 0.1
     shape: Literal["drops", "cosine", "linear"] = "drops"
-    drops: tuple[float, ...] = ()  # epochs at which the rate is divided
+    drops: tuple[float, ...] = ()  # anchors at which the rate is divided
     drop_factor: float = 10.0
-    hold: float = 0.0  # epoch at which cosine and linear begin to fall
-    warmup: float = 0.0  # epochs of linear rise from 0
+    hold: float = 0.0  # anchor at which cosine and linear begin to fall
+    warmup: float = 0.0  # length of the linear rise from 0
     floor: float = 0.0  # where cosine and linear end, as a share of the peak
+    unit: Literal["epochs", "steps"] = "epochs"  # of drops, hold and warmup
 
     def __post_init__(self) -> None:
         if not (self.peak > 0 and self.drop_factor > 0):
@@ -30,7 +31,8 @@ class LearningRate:
 
     def per_step(self, steps_per_epoch: int, epochs: float, multiplier: float = 1.0) -> "Rate":
         """Bind the schedule to a run: `epochs` is the whole run, the multiplier counted in."""
-        return Rate(self, steps_per_epoch * multiplier, round(steps_per_epoch * epochs))
+        steps_per_anchor = multiplier * (steps_per_epoch if self.unit == "epochs" else 1)
+        return Rate(self, steps_per_anchor, round(steps_per_epoch * epochs))
 
 
 @dataclass(frozen=True)

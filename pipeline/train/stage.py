@@ -99,7 +99,8 @@ def model_spec(recipe: Recipe, data: DataSet) -> ModelSpec:
     if recipe.start is not None and recipe.start.architecture == "alive":
         spec = living(Run.open(recipe.start.run).model())
     spec = spec.taking(data.input_shape)
-    spec = spec if "classes" in spec.options else spec.with_options(classes=data.classes)
+    if "classes" in spec.network.options and "classes" not in spec.options:
+        spec = spec.with_options(classes=data.classes)
     if recipe.sparsity.rule.narrow:
         spec = spec.with_options(width=width_for_density(spec, 1 - recipe.sparsity.sparsity))
     return spec

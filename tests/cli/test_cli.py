@@ -218,6 +218,22 @@ def test_flops(cli: Cli) -> None:
     assert facts["training_gflops"]["exact-schedule"] == pytest.approx(446.3457, abs=5e-5)
 
 
+def test_flops_of_the_paper(cli: Cli) -> None:
+    shown = cli("flops", "--paper")
+    assert (shown.code, shown.err) == (0, "")
+    for figure in ("3.225e+18", "8.202e+09", "0.10x a", "0.1285", "1.91x f", "counts the first layer as sparse"):
+        assert figure in shown.out
+    figures = json.loads(cli("flops", "--paper", "--json").out)["figures"]
+    assert f"{sum(each['agrees'] for each in figures)} of {len(figures)} printed figures follow" in shown.out
+    assert all(each["agrees"] == (each["note"] is None) for each in figures)
+
+
+def test_the_paper_has_no_recipe(cli: Cli) -> None:
+    done = cli("flops", "--paper", "--recipe", "mnist-rigl")
+    assert done.code == 2
+    assert "leave out --recipe, --model and --set" in done.err
+
+
 def test_list(cli: Cli) -> None:
     shown, facts = cli("list"), json.loads(cli("list", "--json").out)
     assert {"recipes", "models", "data sets", "methods", "distributions", "variants"} <= facts.keys()

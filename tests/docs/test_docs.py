@@ -2,13 +2,16 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
+from tiny import Cli
 
 from rigl_compress.cli.main import cli
 from rigl_compress.pipeline.train.costs import COSTS
 from rigl_compress.pipeline.train.methods import METHODS
+from rigl_compress.pipeline.workspace import Run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,8 +34,23 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         exec(compile(block, str(page), "exec"), names)
 
 
+def paper_commands() -> list[str]:
+    page = ROOT / "docs" / "reference" / "paper.md"
+    return sorted(set(re.findall(r"`(rigl-compress [^`]+)`", page.read_text(encoding="utf-8"))))
+
+
+@pytest.mark.parametrize("line", [line for line in paper_commands() if line.split()[1] in ("train", "sweep")])
+def test_the_paper_s_runs_are_recipes(line: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = cli(*shlex.split(line)[1:], "--dry-run")
+    assert (done.code, done.err) == (0, "")
+
+
 def commands() -> list[str]:
     lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(
+        r"`(rigl-compress [^`]+)`", (ROOT / "docs" / "reference" / "paper.md").read_text(encoding="utf-8")
+    )
     return sorted({line.partition("  #")[0].strip() for line in lines if line.startswith("rigl-compress ")})
 
 
@@ -50,3 +68,25 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_your_own_model_in_ten_lines(cli: Cli, tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / "howto" / "your-own-model.md"
+    code = next(block for block in blocks(page, "python") if block.startswith("# mynet.py"))
+    assert len([line for line in code.splitlines()[1:] if line.strip()]) <= 10
+    (tmp_path / "mynet.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    train, prune, export = blocks(page, "sh")[0].splitlines()
+    quick = ["--data-dir", data_dir, "--set", "train.epochs=1", "--set", "train.batch=20", "--set", "sparsity.end=5"]
+    try:
+        for line, more in ((train, quick), (prune, []), (export, [])):
+            done = cli(*shlex.split(line)[1:], *more)
+            assert (done.code, done.err) == (0, ""), done.err
+    finally:
+        sys.modules.pop("mynet", None)
+    model = Run.open(tmp_path / "runs" / "mine").model()
+    assert model.spec.name == "mynet:small_net"
+    assert dict(model.spec.options) == {"width": 0.5, "classes": 10}
+    assert model.spec.shape == (1, 28, 28)
+    assert (tmp_path / "mine.onnx").exists()

@@ -8,7 +8,9 @@ import pytest
 import tiny
 import torch
 
+from rigl_compress.exporters.sizes import layer_bytes
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.layers import sparse_parameters
 from rigl_compress.models.networks import ModelSpec
 from rigl_compress.pipeline.recipe import (
     DataConfig,
@@ -22,6 +24,7 @@ from rigl_compress.pipeline.recipe import (
 from rigl_compress.pipeline.train.config import SparsityConfig
 from rigl_compress.pipeline.train.data.catalog import DATASETS
 from rigl_compress.pipeline.train.data.dataset import DataSet, Split
+from rigl_compress.pipeline.train.data.text import Sequences
 from rigl_compress.pipeline.train.progress import silent
 from rigl_compress.pipeline.train.stage import build_job, model_spec
 
@@ -58,23 +61,43 @@ def test_the_resolved_recipe_is_the_recipe(name: str) -> None:
     assert parse_recipe(recipe.to_toml(), "resolved") == recipe
 
 
-def shaped_like(name: str) -> DataSet:
+def shaped_like(config: DataConfig) -> DataSet:
     """As many samples as the real data set, of its shape, all one and the same zero in memory."""
-    spec = DATASETS[name]
+    spec = DATASETS[config.name]
+    shape = spec.shape(config.options)
 
-    def split(count: int) -> Split:
-        return Split(torch.zeros(1).expand(count, *spec.input_shape), torch.zeros(1, dtype=torch.int64).expand(count))
+    def split(count: int) -> Split | Sequences:
+        zero = torch.zeros(1, dtype=torch.int64).expand(count)
+        if spec.metric == "bpc":
+            return Sequences(torch.zeros(shape[0] + 1, dtype=torch.uint8), zero, shape[0])
+        return Split(torch.zeros(1).expand(count, *shape), zero)
 
-    return DataSet(name, "zeros", spec.classes, spec.input_shape, split(spec.counts[0]), split(spec.counts[1]))
+    sequences = config.options.get("limit", 540_000_000) // shape[0], 2_000  # WikiText-103 has about as many
+    train, test = map(split, spec.counts if spec.counts[0] else sequences)
+    return DataSet(config.name, "zeros", spec.classes, shape, train, test, spec.metric)
+
+
+LARGE = ("imagenet",)  # narrow networks will do for these, but for the slow tests
 
 
 @every_recipe
 def test_it_can_be_built(name: str) -> None:
     """All that `train` does before the first step. What an earlier run would give is left out."""
-    recipe = replace(load_recipe(name), start=None)
+    recipe = load_recipe(name)
+    check_build(replace(recipe, model=recipe.model.with_options(width=0.25)) if recipe.data.name in LARGE else recipe)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in shipped_recipes() if load_recipe(name).data.name in LARGE])
+def test_a_large_one_can_be_built_in_full(name: str) -> None:
+    check_build(load_recipe(name))
+
+
+def check_build(recipe: Recipe) -> None:
+    recipe = replace(recipe, start=None)
     if recipe.sparsity.method == "lottery":
         recipe = replace(recipe, sparsity=replace(recipe.sparsity, method="static"))
-    data = shaped_like(recipe.data.name)
+    data = shaped_like(recipe.data)
     data = data.hold_out(recipe.data.holdout) if recipe.data.holdout else data
     job = build_job(recipe, model_spec(recipe, data), data, torch.device("cpu"), silent)
     assert job.sparse.topology.active > 0
@@ -84,7 +107,7 @@ def test_it_can_be_built(name: str) -> None:
 @pytest.mark.parametrize("data", ["mnist-5k", "fashion-mnist"])
 def test_the_demo_can_be_built_on_other_data(data: str) -> None:
     recipe = load_recipe("mnist-demo", [f"data.name={data}"])
-    found = shaped_like(data)
+    found = shaped_like(recipe.data)
     build_job(recipe, model_spec(recipe, found), found, torch.device("cpu"), silent)
 
 
@@ -102,6 +125,76 @@ def test_the_authors_recipe_is_appendix_b() -> None:
         (75, 95),
         3,
     )
+
+
+IMAGENET = [name for name in shipped_recipes() if name.startswith("imagenet")]
+
+
+@pytest.mark.parametrize("name", IMAGENET)
+def test_the_imagenet_recipes_are_section_4_1(name: str) -> None:
+    recipe = load_recipe(name)
+    assert (recipe.optimizer.momentum, recipe.optimizer.weight_decay, recipe.train.label_smoothing) == (0.9, 1e-4, 0.1)
+    steps_per_epoch = 1_281_167 // 4096
+    assert (recipe.train.batch, steps_per_epoch * recipe.train.epochs) == (4096, 32_136)
+    rate = recipe.learning_rate.per_step(steps_per_epoch, recipe.train.epochs)
+    epochs = (0, 2.5, 5, 29, 31, 69, 71, 89, 91, 102)
+    expected = [1.6 / 1560, 0.8, 1.6, 1.6, 0.16, 0.16, 0.016, 0.016, 0.0016, 0.0016]
+    assert [rate(round(epoch * steps_per_epoch)) for epoch in epochs] == pytest.approx(expected, rel=2e-3)
+    sparsity = recipe.sparsity
+    assert (sparsity.interval, sparsity.fraction, sparsity.decay, sparsity.end) == (100, 0.3, "cosine", 25_000)
+    assert recipe.train.multiplier == (5 if "mobilenet" in name else 1)
+
+
+@pytest.mark.parametrize("name", [name for name in IMAGENET if "mobilenet" in name])
+def test_depthwise_convolutions_and_first_layers_stay_dense(name: str) -> None:
+    recipe = load_recipe(name)
+    with torch.device("meta"):
+        model = recipe.model.build()
+    densities = recipe.sparsity.densities(model)
+    dense = {layer for layer, density in densities.items() if density == 1}
+    modules = dict(model.named_modules())
+    depthwise = {layer for layer in densities if getattr(modules[layer.removesuffix(".weight")], "groups", 1) > 1}
+    assert len(depthwise) in (13, 17)
+    assert {"conv1.weight", *depthwise} <= dense
+    assert min(densities.values()) <= 0.25
+
+
+def test_the_big_sparse_recipe_has_the_size_of_the_dense_network() -> None:
+    recipe = load_recipe("imagenet-mobilenet-v1-big-sparse")
+    with torch.device("meta"):
+        big, usual = recipe.model.build(), ModelSpec("mobilenet-v1").build()
+    assert recipe.model.options == {"width": 1.98}
+    densities = recipe.sparsity.densities(big)
+    sizes = {name: weight.numel() for name, weight in sparse_parameters(big).items()}
+    with_masks = sum(layer_bytes(size, densities[name] * size) for name, size in sizes.items())
+    assert with_masks == pytest.approx(
+        4 * sum(weight.numel() for weight in sparse_parameters(usual).values()), rel=0.03
+    )
+
+
+def test_the_cifar_recipe_is_section_4_3() -> None:
+    recipe = load_recipe("cifar10-wrn22-2")
+    assert (recipe.train.epochs, recipe.train.batch, recipe.optimizer.weight_decay) == (250, 128, 5e-4)
+    rate = recipe.learning_rate.per_step(390, 250)
+    assert [rate(step) for step in (0, 29_999, 30_000, 60_000, 90_000)] == pytest.approx(
+        [0.1, 0.1, 0.02, 0.004, 0.0008]
+    )
+    assert (recipe.sparsity.end, recipe.sparsity.interval, recipe.sparsity.fraction) == (75_000, 100, 0.3)
+
+
+def test_the_wikitext_recipe_is_appendix_i() -> None:
+    recipe = load_recipe("wikitext-gru")
+    assert (recipe.optimizer.name, recipe.optimizer.weight_decay, recipe.learning_rate.peak) == ("adam", 5e-4, 7e-4)
+    assert (recipe.train.batch, recipe.train.clip_gradient, recipe.sparsity.sparsity) == (32, 10.0, 0.75)
+    assert (recipe.sparsity.interval, recipe.sparsity.fraction) == (100, 0.1)
+    assert recipe.sparsity.schedule(200_000).end == 200_000
+    with torch.device("meta"):
+        densities = recipe.sparsity.densities(recipe.model.build())
+    assert densities.keys() == {
+        *(f"gru.weight_{kind}_l0.{gate}" for kind in ("ih", "hh") for gate in ("reset", "update", "new")),
+        *("readout1.weight", "readout2.weight"),
+    }
+    assert set(densities.values()) == {0.25}
 
 
 # Text to recipe
@@ -167,6 +260,7 @@ def test_no_dense_layers_is_not_the_default() -> None:
         ('name = "a"\n[train]\nprecision = "float8"', "train.precision is 'float8', expected one of float32, bfloat16"),
         ('name = "a"\n[learning_rate]\npeak = 0', "learning_rate: peak 0.0"),
         ('name = "a"\nseed = -1', "seed is -1, expected a whole number from 0"),
+        ('name = "a"\n[sparsity]\nend_share = 1.5', "end_share is 1.5, expected a share of the run above 0, at most 1"),
         (f'name = "a"\nseed = {2**63}', f"seed is {2**63}, expected a whole number from 0"),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.references import is_reference
 from rigl_compress.pipeline.train.data.catalog import DATASETS
 from rigl_compress.pipeline.train.data.dataset import DataSet, DataSpec
 from rigl_compress.pipeline.train.data.files import (
@@ -23,7 +24,7 @@ from rigl_compress.pipeline.train.data.files import (
     write_files,
 )
 from rigl_compress.pipeline.train.data.options import checked_options
-from rigl_compress.pipeline.train.data.own import is_own, load_own, own_outline
+from rigl_compress.pipeline.train.data.own import load_own, own_outline
 from rigl_compress.pipeline.train.data.sources import Say, Source, SourceError, checked
 
 # Sources that failed in this process, with the reason: the next load does not wait for the same dead network again.
@@ -63,7 +64,7 @@ def load_dataset(
     A damaged or incomplete set in a folder that the user named is an error, never a reason to look elsewhere.
     `options` are those of the data set's reader, the recipe's `data.options`.
     """
-    if is_own(name):
+    if is_reference(name):
         return load_own(name, data_dir, say or _silent, options or {})
     spec = DATASETS[name]
     chosen = checked_options(spec.read, options or {}, f"data set {name!r}")
@@ -99,7 +100,7 @@ def dataset_status(name: str, data_dir: Path | None = None) -> DataStatus:
 
 def outline(name: str, options: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
     """The shape of an input and the number of training samples, 0 if that is known only when the data are read."""
-    if is_own(name):
+    if is_reference(name):
         return own_outline(name, json.dumps(dict(options), sort_keys=True))
     spec = DATASETS[name]
     return spec.shape(checked_options(spec.read, options, f"data set {name!r}")), spec.counts[0]

@@ -18,6 +18,7 @@ schedules = st.builds(
     hold=st.floats(0, 15),
     warmup=st.floats(0, 5),
     floor=st.floats(0, 1),
+    unit=st.sampled_from(["epochs", "steps"]),
 )
 
 
@@ -25,6 +26,14 @@ def test_the_authors_schedule() -> None:
     rate = LearningRate(peak=0.2, drops=(75, 95), drop_factor=3).per_step(600, 200)
     steps = (0, 44_999, 45_000, 56_999, 57_000, 119_999)
     assert [rate(step) for step in steps] == pytest.approx([0.2, 0.2, 0.2 / 3, 0.2 / 3, 0.2 / 9, 0.2 / 9])
+
+
+def test_anchors_can_be_steps() -> None:
+    schedule = LearningRate(peak=1.0, drops=(20, 30), warmup=10, unit="steps")
+    assert [schedule.per_step(7, 10)(step) for step in (4, 9, 10, 19, 20, 30)] == pytest.approx(
+        [0.5, 1, 1, 1, 0.1, 0.01]
+    )
+    assert [schedule.per_step(7, 20, 2)(step) for step in (9, 19, 39, 40, 60)] == pytest.approx([0.5, 1, 1, 0.1, 0.01])
 
 
 def test_linear_from_the_peak_to_nothing() -> None:

@@ -1,0 +1,1 @@
+"""The paper's tables: its printed FLOPs beside what its own convention gives."""
