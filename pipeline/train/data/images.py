@@ -45,7 +45,7 @@ def decode(path: Path | str, side: int, seed: int | None) -> Tensor:
     try:
         with Image.open(path) as image:
             box = centre_box(image.size) if draw is None else random_box(image.size, draw)
-            pixels = np.asarray(_part(image, box, side))
+            pixels = np.asarray(part_of(image, box, side))
     except (OSError, EOFError, SyntaxError, ValueError, StructError, ZlibError, Image.DecompressionBombError) as error:
         raise DamagedImageError(_reason(error)) from error
     mirrored = draw is not None and draw.random() < 0.5
@@ -53,7 +53,7 @@ def decode(path: Path | str, side: int, seed: int | None) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(whole.transpose(2, 0, 1)))
 
 
-def _part(image: "Image", box: Box, side: int) -> "Image":
+def part_of(image: "Image", box: Box, side: int) -> "Image":
     """Cut a box out and resize it, with antialiasing, as the published recipes for ImageNet do."""
     from PIL import Image
 
