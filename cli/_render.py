@@ -14,6 +14,8 @@ from rigl_compress.pipeline.train import progress as training_progress
 
 if TYPE_CHECKING:
     from rigl_compress.exporters.export import ExportedModel
+    from rigl_compress.pipeline.bench.report import CompressionReport
+    from rigl_compress.pipeline.bench.stage import Listener
 
 _out = Console(highlight=False, soft_wrap=True)
 _tables = Console(highlight=False, width=1000)  # rich cuts off what does not fit; a terminal breaks the line
@@ -59,11 +61,25 @@ def bar(title: str, *columns: ProgressColumn) -> Iterator[tuple[Progress, Any]]:
 @contextmanager
 def training(title: str) -> Iterator[training_progress.Listener]:
     """Show a training run: epoch, loss, error, sparsity, connections changed, time left."""
+    with running(title) as (listen, _):
+        yield listen
+
+
+@contextmanager
+def benching() -> Iterator["Listener"]:
+    """Show which candidates are being timed, and how far they are."""
+    with running("bench") as (_, listen):
+        yield listen
+
+
+@contextmanager
+def running(title: str) -> Iterator[tuple[training_progress.Listener, "Listener"]]:
+    """Show training and benchmarks in one bar: a terminal has room for one at a time."""
     from rigl_compress.pipeline.train.metrics import METRICS
 
     with bar(title, TextColumn("{task.fields[facts]}")) as (progress, task):
 
-        def listen(now: training_progress.Progress) -> None:
+        def trained(now: training_progress.Progress) -> None:
             facts = [f"epoch {now.epoch}/{now.epochs}", f"sparsity {now.sparsity:.1%}", f"changed {now.changed}"]
             if now.loss is not None:
                 facts.insert(1, f"loss {now.loss:.4f}")
@@ -72,7 +88,10 @@ def training(title: str) -> Iterator[training_progress.Listener]:
                 facts.insert(2, f"{metric.title} {metric.show(now.value)} (best {metric.show(now.best)})")
             progress.update(task, total=now.iterations, completed=now.iteration, facts=" · ".join(facts))
 
-        yield listen
+        def benched(what: str, done: int, total: int) -> None:
+            progress.update(task, total=total, completed=done, facts=what)
+
+        yield trained, benched
 
 
 def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
@@ -100,6 +119,19 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         text(f"  {name:<{width}}  {value}")
+
+
+def benched(report: "CompressionReport") -> None:
+    """Print what a benchmark found."""
+    from rigl_compress.pipeline.bench import tables
+
+    shown = [tables.model_table(report), tables.timing_table(report)]
+    for each in (*shown, *(tables.profile_table(label, rows) for label, rows in report.profiles.items())):
+        table(each.title, each.columns, each.rows)
+        text("")
+    text(*tables.uncounted(report))
+    for warning in report.warnings:
+        note(f"warning: {warning}")
 
 
 def exported(model: "ExportedModel") -> None:

@@ -21,7 +21,7 @@ def command(source: Path, png: Path | None, as_json: bool) -> None:
     """
     from rigl_compress.cli import _render
 
-    if source.suffix == ".onnx":
+    if source.suffix == ".onnx" or source.is_file():
         _inspect_file(source, png, as_json)
         return
     from rigl_compress.pipeline.inspect import inspection, layer_rows, pixel_map, side_by_side
@@ -55,6 +55,7 @@ def _inspect_file(file: Path, png: Path | None, as_json: bool) -> None:
         raise click.UsageError(f"--png draws the connections of a run, and {file} is an ONNX file")
     found = read_exported(file)
     if as_json:
-        _render.json_result(found.to_json())
+        # Nothing was compared with anything here.
+        _render.json_result({name: value for name, value in found.to_json().items() if name != "difference"})
     else:
         _render.exported(found)

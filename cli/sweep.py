@@ -51,6 +51,7 @@ def command(
     from rigl_compress.cli import _render
     from rigl_compress.models.artifacts import write_text
     from rigl_compress.pipeline import sweep
+    from rigl_compress.pipeline.markdown import markdown
     from rigl_compress.pipeline.train.costs import TRAINING_CONVENTIONS
     from rigl_compress.pipeline.train.stage import Circumstances
 
@@ -65,7 +66,7 @@ def command(
     outcomes = sweep.sweep(source, changes, every, folder, jobs, Circumstances(device, data_dir, say=_render.note))
     lines = list(sweep.rows(outcomes, convention))
     if markdown_file:
-        write_text(markdown_file, sweep.markdown(sweep.columns(outcomes), lines) + "\n")
+        write_text(markdown_file, markdown(sweep.columns(outcomes), lines) + "\n")
     if as_json:
         _render.json_result(sweep.sweep_json(source, changes, outcomes))
     else:

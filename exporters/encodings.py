@@ -18,7 +18,7 @@ from rigl_compress.models.registry import Registry
 
 Array = NDArray[Any]
 LARGEST_GAP = 255  # of one byte
-SHARED = "rigl_compress/"  # how the names of constants begin that all tensors of a file share
+SHARED = "rigl/"  # how the names of constants begin that all tensors of a file share
 
 
 @dataclass(frozen=True)

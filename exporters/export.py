@@ -1,21 +1,17 @@
 """From a network or an ONNX file to a small ONNX file, checked before it gets its name."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import onnx
-import onnxruntime as ort
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from rigl_compress.exporters import verify
 from rigl_compress.exporters.contents import TensorRow, rows_of
-from rigl_compress.exporters.graph import OPSET, Example, as_inputs, bake, export_graph, flat_outputs, is_recurrent
+from rigl_compress.exporters.graph import OPSET, Example, as_inputs, bake, export_graph
 from rigl_compress.exporters.onnx_file import LARGEST_FILE, load_model, opset_of, sha256_of
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import (
@@ -26,12 +22,10 @@ from rigl_compress.exporters.sparsify import (
     sparsify,
     write_metadata,
 )
+from rigl_compress.exporters.trials import Inputs, Trial, named_inputs, random_trial, torch_trial, trial_of
 from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.artifacts import FORMAT, atomic_path
 from rigl_compress.models.errors import InputError
-
-Array = NDArray[Any]
-Inputs = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -85,14 +79,6 @@ class Layout:
         }
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Inputs to try a file with, and the outputs that they must give."""
-
-    inputs: Sequence[Inputs]
-    outputs: Sequence[Sequence[Array]]
-
-
 def export_onnx(
     model: nn.Module,
     example_input: Example,
@@ -117,12 +103,13 @@ def export_onnx(
     >>> exported.tensors[0].encoding, exported.bytes < 7000
     ('gap8', True)
     """
-    layout = Layout(encoding, values, facts or {})
+    shapes = {name: list(each.shape) for name, each in named_inputs(as_inputs(example_input)).items()}
+    layout = Layout(encoding, values, {**(facts or {}), "inputs": shapes})
     target = check_target(Path(path), force=force)
     plain = export_graph(model, example_input, fold_batch_norm=fold_batch_norm, opset=opset)
     baked = bake(model)
     verify.check_source_zeros(plain, {name: tensor.numpy() for name, tensor in baked.state_dict().items()})
-    return write_checked(plain, target, layout, _torch_trial(baked, as_inputs(example_input)))
+    return write_checked(plain, target, layout, torch_trial(baked, as_inputs(example_input)))
 
 
 def reencode(
@@ -142,7 +129,7 @@ def reencode(
     facts = {**earlier, **chosen.metadata(), "source_sha256": sha256_of(found)}
     plain = restore(loaded)
     session = verify.open_session(found)
-    trial = _random_trial(session) if inputs is None else Trial([inputs], [verify.run_session(session, inputs)])
+    trial = random_trial(session) if inputs is None else trial_of(session, inputs)
     return write_checked(plain, target, replace(chosen, facts=facts), trial)
 
 
@@ -150,6 +137,8 @@ def check_target(path: Path, *, force: bool, source: Path | None = None) -> Path
     """Refuse what would overwrite a file without being told to, or could not be written."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: give the name of a file, such as {path / 'model.onnx'}")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a device or a pipe, not a file: give the name of a file")
     if path.exists() and not force:
         same = source is not None and source.exists() and path.samefile(source)
         raise InputError(f"{path} {'is the source itself' if same else 'exists'}: choose another name or add --force")
@@ -177,40 +166,3 @@ def read_exported(path: Path) -> ExportedModel:
     model = load_model(path)
     facts = {key: value for key, value in metadata_of(model).items() if key != "tensors"}
     return ExportedModel(path, rows_of(model), path.stat().st_size, opset_of(model), 0.0, facts)
-
-
-def _torch_trial(model: nn.Module, example: tuple[Tensor, ...]) -> Trial:
-    """Try the example as it is, and a random batch of another size."""
-    recurrent = is_recurrent(model)
-    batches = [[each.detach().cpu() for each in example], [_another(each, recurrent) for each in example]]
-    names = ["input"] if len(example) == 1 else [f"input{number}" for number in range(len(example))]
-    inputs = [{name: each.numpy() for name, each in zip(names, batch, strict=True)} for batch in batches]
-    with torch.no_grad():
-        outputs = [[each.numpy() for each in flat_outputs(model(*batch))] for batch in batches]
-    return Trial(inputs, outputs)
-
-
-def _random_trial(session: ort.InferenceSession) -> Trial:
-    """Try random inputs with two samples and with one: a model may take only one, whatever it says."""
-    inputs, outputs = [], []
-    for batch in (2, 1):
-        drawn = verify.random_inputs(session, batch)
-        with suppress(verify.VerificationError):
-            outputs.append(verify.run_session(session, drawn))
-            inputs.append(drawn)
-    if not inputs:
-        raise InputError("the model does not run on random inputs: give inputs that fit it with --inputs FILE.npz")
-    return Trial(inputs, outputs)
-
-
-def _another(example: Tensor, recurrent: bool) -> Tensor:
-    """Give three samples, and a longer sequence, made of the example's own numbers: as valid as it is."""
-    example = example.detach().cpu()
-    if not example.dim():
-        return example
-    generator = torch.Generator().manual_seed(0)
-    shape = [3, *example.shape[1:]]
-    if recurrent and len(shape) > 1:
-        shape[1] += 2
-    places = torch.randint(example.numel(), shape, generator=generator)
-    return example.reshape(-1)[places]

@@ -4,7 +4,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from typing import Any
 
@@ -41,8 +41,9 @@ def export_graph(
     except InputError:
         raise
     except Exception as error:  # whatever the exporter stumbles on
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise InputError(f"torch cannot export the network: {reason}; rewrite that part of its forward") from None
+        raise InputError(
+            f"torch cannot export the network: {_reason(error)}; rewrite that part of its forward"
+        ) from None
     strip(plain)
     restore_names(plain, baked)
     return plain
@@ -56,6 +57,13 @@ def _check_example(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"the network does not take the example input of shape {shapes}: {reason}") from None
+
+
+def _reason(error: BaseException) -> str:
+    """Give the first line of the error that began it: those around it say where torch was, not what was wrong."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def is_recurrent(model: nn.Module) -> bool:
@@ -185,12 +193,12 @@ def strip(model: onnx.ModelProto) -> None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Silence the exporter: warnings about its own insides, and log lines about packages that are not needed."""
+    """Silence the exporter: warnings about its own insides, log lines about packages, programs that it prints."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -23,6 +23,7 @@ from rigl_compress.models.registry import Registry
 Array = NDArray[Any]
 METADATA = "rigl_compress"  # the key of our JSON among the model's metadata
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+_QUANTIZED = (TensorProto.INT8, TensorProto.UINT8)  # weights of quantized models: bitmask and gap8 shrink these too
 # Where a weight is multiplied or looked up, -0.0 is as good as 0.0, and fewer bits are a matter of accuracy alone.
 _WEIGHT_OPERATORS = {"Conv", "ConvTranspose", "Gemm", "MatMul", "GRU", "LSTM", "RNN", "Gather"}
 
@@ -36,8 +37,6 @@ CHOICES.register("compact", tuple(ENCODINGS))
 def sparsify(plain: onnx.ModelProto, encoding: str, values: str) -> onnx.ModelProto:
     """Give a copy of a plain model with its weights encoded."""
     tries, kind = CHOICES[encoding], VALUES[values]
-    if encoding != "dense" or values != "fp32":
-        _check_opset(plain)
     model = onnx.ModelProto()
     model.CopyFrom(plain)
     weights = weights_of(model.graph)
@@ -46,6 +45,8 @@ def sparsify(plain: onnx.ModelProto, encoding: str, values: str) -> onnx.ModelPr
         for tensor in _encodable(model)
     }
     encoded = {name: found for name, found in chosen.items() if found[0] != "dense"}
+    if any(parts.nodes for _, parts in encoded.values()):
+        _check_opset(model)
     _replace(model, {name: parts for name, (_, parts) in encoded.items()})
     # A sparse initializer speaks for itself; how operators rebuild a tensor is written down for the way back.
     write_metadata(model, {"tensors": {name: label for name, (label, parts) in encoded.items() if parts.nodes}})
@@ -55,8 +56,8 @@ def sparsify(plain: onnx.ModelProto, encoding: str, values: str) -> onnx.ModelPr
 def _check_opset(model: onnx.ModelProto) -> None:
     if opset_of(model) < OLDEST_OPSET:
         raise InputError(
-            f"the model uses opset {opset_of(model)}, the encodings need {OLDEST_OPSET}: "
-            "export it again with a newer one, or convert it with onnx.version_converter"
+            f"the model uses opset {opset_of(model)}, all encodings but sparse need {OLDEST_OPSET}: choose sparse with "
+            "fp32, export it again with a newer one, or convert it with onnx.version_converter"
         )
 
 
@@ -105,7 +106,7 @@ def weights_of(graph: onnx.GraphProto) -> set[str]:
 
 def _choose(tensor: TensorProto, tries: tuple[str, ...], values: Values) -> tuple[str, Encoded]:
     array = numpy_helper.to_array(tensor)
-    if tensor.data_type in _FLOATS and array.size:
+    if tensor.data_type in (*_FLOATS, *_QUANTIZED) and array.size:
         return smallest_of(tensor.name, array, tries, values)
     steps = encode_indices(tensor.name, array) if "gap8" in tries else None
     if steps is not None and steps.nbytes < tensor.ByteSize():

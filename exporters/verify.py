@@ -17,15 +17,11 @@ from rigl_compress.models.errors import InputError
 
 Array = NDArray[Any]
 Inputs = Mapping[str, Array]
-_KINDS = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(int8)": np.int8,
-    "tensor(uint8)": np.uint8,
-    "tensor(bool)": np.bool_,
+ModelSource = Path | bytes | onnx.ModelProto
+_INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+_KINDS = {  # as ONNX Runtime calls them, and as numpy does
+    **{"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16", "tensor(bool)": "bool"},
+    **{f"tensor({name})": name for name in _INTEGERS},
 }
 
 
@@ -41,41 +37,83 @@ def check_valid(model: onnx.ModelProto) -> None:
         raise VerificationError(f"the model does not pass onnx.checker: {_line(error)}") from None
 
 
-def open_session(model: Path | bytes, optimized: Path | None = None) -> ort.InferenceSession:
+def open_session(model: ModelSource, optimized: Path | None = None) -> ort.InferenceSession:
     """Open a model as anyone would, at the default level of optimization; on request write the graph that is left."""
     options = ort.SessionOptions()
-    options.log_severity_level = 4
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
+    return session_of(model, options)
+
+
+def session_of(
+    model: ModelSource, options: ort.SessionOptions, providers: Sequence[Any] = ("CPUExecutionProvider",)
+) -> ort.InferenceSession:
+    """Open a model with options of one's own; what the runtime says to it is one sentence."""
+    options.log_severity_level = 4
+    content = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     try:
         return ort.InferenceSession(
-            model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
+            content if isinstance(content, bytes) else str(content), options, providers=list(providers)
         )
     except Exception as error:  # ONNX Runtime raises a dozen kinds
         raise VerificationError(f"ONNX Runtime does not open the model: {_line(error)}") from None
 
 
 def run_session(session: ort.InferenceSession, inputs: Inputs) -> list[Array]:
-    """Run a model."""
+    """Run a model, and give all arrays of its outputs; those of sequences and maps too."""
     try:
-        outputs: list[Array] = session.run(None, dict(inputs))
+        outputs = session.run(None, dict(inputs))
     except Exception as error:
         raise VerificationError(f"ONNX Runtime does not run the model: {_line(error)}; give inputs that fit") from None
-    return outputs
+    return [array for output in outputs for array in _arrays(output)]
 
 
-def random_inputs(session: ort.InferenceSession, batch: int = 2, seed: int = 0) -> dict[str, Array]:
-    """Draw inputs that fit a model: uniform numbers, zeros and ones for integers; free axes have length `batch`."""
+def _arrays(output: Any) -> list[Array]:
+    if isinstance(output, dict):
+        return _arrays([*output.keys(), *output.values()])
+    if isinstance(output, list):
+        return [array for each in output for array in _arrays(each)]
+    return [] if output is None else [np.asarray(output)]
+
+
+def input_shapes(session: ort.InferenceSession, batch: int, length: int | None = None) -> dict[str, list[int]]:
+    """Give the shapes of a model's inputs when free axes have the size `batch`.
+
+    With `length`, free axes have it that come first in no input: those of images and sequences.
+    """
+    inputs = session.get_inputs()
+    samples = {each.shape[0] for each in inputs if each.shape and isinstance(each.shape[0], str)}
+
+    def size(axis: int, found: Any) -> int:
+        if isinstance(found, int) and found > 0:
+            return found
+        return batch if length is None or axis == 0 or found in samples else length
+
+    return {each.name: [size(*axis) for axis in enumerate(each.shape)] for each in inputs}
+
+
+def random_inputs(
+    session: ort.InferenceSession, batch: int = 2, seed: int = 0, length: int | None = None
+) -> dict[str, Array]:
+    """Draw inputs that fit a model: uniform numbers, zeros and ones for integers; free axes as in `input_shapes`."""
     rng = np.random.default_rng(seed)
+    shapes = input_shapes(session, batch, length)
     found = {}
     for each in session.get_inputs():
         if each.type not in _KINDS:
             raise InputError(f"no random input of type {each.type} for {each.name!r}: give inputs yourself")
-        shape = [length if isinstance(length, int) and length > 0 else batch for length in each.shape]
-        kind = np.dtype(_KINDS[each.type])
-        drawn = rng.random(shape) if kind.kind == "f" else rng.integers(0, 2, shape)
-        found[each.name] = np.asarray(drawn).astype(kind)
+        found[each.name] = random_array(np.dtype(_KINDS[each.type]), shapes[each.name], rng)
     return found
+
+
+def random_array(dtype: np.dtype[Any], shape: Sequence[int], rng: np.random.Generator) -> Array:
+    """Draw numbers between 0 and 1; whole numbers are 0 or 1, which are good for most things.
+
+    >>> random_array(np.dtype("int64"), [2, 3], np.random.default_rng(0)).max() < 2
+    np.True_
+    """
+    drawn = rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+    return np.asarray(drawn).astype(dtype)
 
 
 def largest_difference(found: Sequence[Array], expected: Sequence[Array]) -> float:

@@ -20,6 +20,8 @@ _HEADER = "rigl_compress"
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Give a temporary neighbour of `path` to write to; it takes the name `path` only when the block succeeds."""
+    if path.exists() and not path.is_file() and not path.is_dir():  # the rename would put a file in its place
+        raise InputError(f"{path} is a device or a pipe, not a file: give the name of a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rigl_compress.models.networks import all_models
+from rigl_compress.pipeline.bench.backends import Backend, all_backends
 from rigl_compress.pipeline.recipe import load_recipe, shipped_recipes
 from rigl_compress.pipeline.train.costs import TRAINING_CONVENTIONS
 from rigl_compress.pipeline.train.data.catalog import DATASETS
@@ -22,12 +23,18 @@ def everything() -> dict[str, dict[str, str]]:
         "data sets": {name: spec.title for name, spec in DATASETS.items()},
         "methods": {name: method.summary for name, method in METHODS.items()},
         "distributions": _documented({name: each.share for name, each in DISTRIBUTIONS.items()}),
+        "backends": {name: _stated(backend) for name, backend in all_backends().items()},
         "decays": _documented(DECAYS),
         "variants": _documented(VARIANTS),
         "optimizers": dict.fromkeys(OPTIMIZERS, ""),
         "initializers": dict.fromkeys(INITIALIZERS, ""),
         "conventions of training FLOPs": dict.fromkeys(TRAINING_CONVENTIONS, ""),
     }
+
+
+def _stated(backend: Backend) -> str:
+    missing = backend.missing()
+    return f"{backend.summary} ({missing})" if missing else backend.summary
 
 
 def _documented(functions: Mapping[str, Any]) -> dict[str, str]:

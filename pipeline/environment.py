@@ -8,15 +8,25 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("rigl-compress", "torch", "numpy", "onnx", "onnxruntime")
+_PACKAGES = ("rigl-compress", "torch", "numpy", "onnx", "onnxruntime", "openvino")
+# What matters for the speed of kernels.
+_FLAGS = {"sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512vl", "avx512bw", "avx512_vnni", "avx_vnni"} | {
+    "avx512_bf16",
+    "amx_tile",
+    "asimd",
+    "sve",
+}
 
 
 def environment() -> dict[str, Any]:
-    """Give machine, versions and date."""
+    """Give machine, versions and date; the load is that of the last 1, 5 and 15 minutes."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": _cpu(),
+        "cpu": _cpu_line("model name") or platform.processor() or platform.machine(),
+        "cpu_flags": [flag for flag in _cpu_line("flags").split() if flag in _FLAGS],
         "cores": os.cpu_count(),
+        "governor": _governor(),
+        "load": [round(each, 2) for each in os.getloadavg()] if hasattr(os, "getloadavg") else [],
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},
@@ -28,13 +38,21 @@ def command_line() -> str:
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
-def _cpu() -> str:
+def _cpu_line(name: str) -> str:
+    """Give what the system says about the first processor; nothing where it does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+
+
+def _governor() -> str:
+    """Give how the system chooses the clock: a governor that saves power makes short runs slow."""
+    try:
+        return Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text(encoding="utf-8").strip()
+    except OSError:
+        return "unknown"
 
 
 def _version(package: str) -> str | None:

@@ -228,16 +228,3 @@ def spread(values: Sequence[float], digits: int) -> str:
         return ""
     middle = f"{mean(values):,.{digits}f}"
     return f"{middle} ± {stdev(values):,.{digits}f}" if len(values) > 1 else middle
-
-
-def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """Write a table in Markdown.
-
-    >>> print(markdown(["a", "b"], [["1", "2"]]))
-    | a | b |
-    |---|---|
-    | 1 | 2 |
-    """
-    table = [list(columns), *(list(line) for line in lines)]
-    text = [f"| {' | '.join(line)} |" for line in table]
-    return "\n".join([text[0], "|---" * len(columns) + "|", *text[1:]])

@@ -59,6 +59,30 @@ class Run:
         """What was pruned: plan, report, command, machine, date."""
         return self.path / "prune.json"
 
+    @property
+    def bench_file(self) -> Path:
+        """What a benchmark found."""
+        return self.path / "bench.json"
+
+    @property
+    def page_file(self) -> Path:
+        """The report as a page."""
+        return self.path / "report.html"
+
+    @property
+    def markdown_file(self) -> Path:
+        """The report in Markdown."""
+        return self.path / "report.md"
+
+    @property
+    def stages_file(self) -> Path:
+        """The hashes of what each stage read and wrote."""
+        return self.path / "stages.json"
+
+    def export_file(self, name: str) -> Path:
+        """An exported network."""
+        return self.path / f"{name}.onnx"
+
     def topology_file(self, moment: str) -> Path:
         """The topology at "begin" or "end"."""
         return self.path / f"topology-{moment}.safetensors"
@@ -84,8 +108,9 @@ class Run:
     def _clear(self) -> None:
         """Delete what an earlier run left, and no other file; the recipe stays until the new one takes its place."""
         trained = (self.metrics_file, self.checkpoint_file, self.begin_file, self.model_file, self.result_file)
-        pruned = (self.pruned_file, self.prune_file)
-        for file in (*trained, *pruned, self.topology_file("begin"), self.topology_file("end")):
+        later = (self.pruned_file, self.prune_file, self.bench_file, self.page_file, self.markdown_file)
+        exported = (self.stages_file, *map(self.export_file, ("dense", "sparse", "compact")))
+        for file in (*trained, *later, *exported, self.topology_file("begin"), self.topology_file("end")):
             file.unlink(missing_ok=True)
 
     @classmethod

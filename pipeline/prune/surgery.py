@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rigl_compress.models.errors import InputError
 from rigl_compress.models.prune_plan import LayerChange, PrunePlan
 from rigl_compress.models.resize import folding, resized
 from rigl_compress.models.topology import Topology
@@ -40,6 +41,10 @@ def prune_dead_neurons(model: nn.Module, topology: Topology, example_input: Exam
     >>> pruned.report.architecture
     '4-3 → 4-2'
     """
+    if not isinstance(topology, Topology):
+        raise InputError(
+            f"the topology is a {type(topology).__name__}, not a Topology: Topology.from_masks(masks) makes it"
+        )
     topology.check_fits(model)
     masked = deepcopy(model)
     masked.zero_grad()

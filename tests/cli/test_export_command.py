@@ -62,6 +62,15 @@ def test_a_file_from_elsewhere_is_inspected(cli: Cli, layer: Path) -> None:
     assert "dense" in spoken.out
 
 
+def test_a_file_under_any_name_is_inspected(cli: Cli, layer: Path, tmp_path: Path) -> None:
+    other = layer.rename(tmp_path / "layer.model")
+    told = json.loads(cli("inspect", other, "--json").out)
+    assert [row["name"] for row in told["tensors"]] == ["w"]
+    assert "difference" not in told  # nothing was compared
+    (tmp_path / "notes.txt").write_text("no model")
+    assert "notes.txt is not an ONNX" in cli("inspect", tmp_path / "notes.txt").err
+
+
 def test_there_and_back(cli: Cli, layer: Path, tmp_path: Path) -> None:
     cli("export", layer, "-o", tmp_path / "small.onnx", "--encoding", "compact")
     assert cli("export", tmp_path / "small.onnx", "-o", tmp_path / "back.onnx", "--encoding", "dense").code == 0

@@ -23,7 +23,24 @@ values = st.one_of(
     st.sampled_from([np.float32(x) for x in (-0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-40, 1.5)]),
     st.floats(width=32),
 )
-arrays = hnp.arrays(np.float32, hnp.array_shapes(min_dims=1, max_dims=5, max_side=9), elements=values)
+shapes = hnp.array_shapes(min_dims=1, max_dims=5, max_side=9)
+# Numbers that people write, and any bits at all: among them every NaN there is, and many zeros.
+any_bits = hnp.arrays(np.uint32, shapes, elements=st.one_of(st.just(0), st.integers(0, 2**32 - 1)))
+arrays = st.one_of(hnp.arrays(np.float32, shapes, elements=values), any_bits.map(lambda array: array.view(np.float32)))
+SIGNALLING, PAYLOAD = 0x7F800001, 0xFFC12345  # NaNs whose bits a computation would change
+EDGES = {
+    "all zero": np.zeros((3, 4), dtype=np.float32),
+    "no zero": np.arange(1, 13, dtype=np.float32).reshape(3, 4),
+    "one element": np.ones((1,), dtype=np.float32),
+    "one zero": np.zeros((1,), dtype=np.float32),
+    "five axes": np.pad(np.ones((1, 2, 1, 2, 1), dtype=np.float32), [(0, 1)] * 5),
+    "NaNs": np.array([0, SIGNALLING, 0, PAYLOAD, 0x7FC00000, 0xFF800001], dtype=np.uint32).view(np.float32),
+    "infinite": np.array([[0, np.inf], [-np.inf, 0]], dtype=np.float32),
+    "negative zeros": np.array([[0.0, -0.0], [-0.0, 0.0]], dtype=np.float32),
+    "subnormal": np.array([1, 0, 0x80000001, 0x007FFFFF], dtype=np.uint32).view(np.float32),
+    "far apart": np.eye(1, 3000, 2999, dtype=np.float32),
+    "the last place": np.eye(1, 256, 255, dtype=np.float32),
+}
 
 
 def same_bits(one: Array, other: Array) -> bool:
@@ -83,9 +100,21 @@ def test_the_reference_evaluator_agrees(name: str, array: Array) -> None:
 
 
 @pytest.mark.parametrize("name", list(ENCODINGS))
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("edge", EDGES)
+def test_every_bit_at_the_edges(name: str, edge: str) -> None:
+    array = EDGES[edge]
+    encoded = ENCODINGS[name].encode("w", array)
+    model = model_of(encoded, array)
+    assert same_bits(ENCODINGS[name].decode(parts_of(encoded), array.shape), array)
+    assert same_bits(run(model), array)
+    if name != "sparse":  # which the reference evaluator cannot read
+        assert same_bits(ReferenceEvaluator(model).run(None, {})[0], array)
+
+
+@pytest.mark.parametrize("name", list(ENCODINGS))
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int8, np.uint8])
 def test_other_kinds_of_numbers(name: str, kind: Any) -> None:
-    array = np.array([[0, 1.5, 0], [-0.0, 0, 2]], dtype=kind)
+    array = np.array([[0, 1.5, 0], [-0.0, 0, 2]]).astype(kind)
     encoded = ENCODINGS[name].encode("w", array)
     assert same_bits(ENCODINGS[name].decode(parts_of(encoded), array.shape), array)
     assert same_bits(run(model_of(encoded, array)), array)

@@ -156,11 +156,19 @@ def test_nothing_of_the_exporter_is_left(capfd: pytest.CaptureFixture[str], capl
     assert plain.ByteSize() < 4 * (64 * 48 + 48 + 480 + 10) + 600
 
 
-def test_what_torch_cannot_export_is_one_sentence() -> None:
+def test_what_torch_cannot_export_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:
     class Odd(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x if x.sum().item() > 0 else -x
 
-    with pytest.raises(InputError, match="torch cannot export the network: ") as caught:
+    with pytest.raises(InputError, match="torch cannot export the network: Could not guard on data-dep") as caught:
         export_graph(Odd(), torch.rand(1, 4))
     assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_operator_that_torch_cannot_export_is_named() -> None:
+    with pytest.raises(InputError, match=r"No ONNX function found for .*adaptive_max_pool2d") as caught:
+        export_graph(nn.AdaptiveMaxPool2d(3), torch.rand(1, 3, 8, 8))
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)

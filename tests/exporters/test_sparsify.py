@@ -78,11 +78,22 @@ def test_fewer_bits_come_back_as_the_runtime_sees_them(net: str, encoding: str, 
 
 @pytest.mark.parametrize("encoding", ["dense", "bitmask", "gap8"])  # it cannot read sparse initializers
 @pytest.mark.parametrize("values", VALUES)
-def test_the_reference_evaluator_agrees(encoding: str, values: str) -> None:
-    encoded = sparsify(plain_model("perceptron"), encoding, values)
+@pytest.mark.parametrize("net", NETS)
+def test_the_reference_evaluator_agrees(net: str, encoding: str, values: str) -> None:
+    encoded = sparsify(plain_model(net), encoding, values)
     onnx.checker.check_model(encoded, full_check=True)
-    x = np.random.default_rng(0).random((3, 64), dtype=np.float32)
-    assert np.allclose(ReferenceEvaluator(encoded).run(None, {"input": x})[0], run(encoded, input=x)[0], atol=1e-5)
+    rng = np.random.default_rng(0)
+    shape = [axis.dim_value or 3 for axis in encoded.graph.input[0].type.tensor_type.shape.dim]
+    x = rng.integers(0, 20, shape) if net == "recurrent" else rng.random(shape, dtype=np.float32)
+    found, expected = ReferenceEvaluator(encoded).run(None, {"input": x})[0], run(encoded, input=x)[0]
+    assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_the_reference_evaluator_knows_no_sparse_initializers() -> None:
+    """Once it does, the test above takes them in."""
+    model = sparsify(onnx_layer(sparse_weight()), "sparse", "fp32")
+    with pytest.raises(Exception, match="SparseTensorProto"):
+        ReferenceEvaluator(model).run(None, {"x": np.ones((2, 60), dtype=np.float32)})
 
 
 @pytest.mark.parametrize(("sparsity", "expected"), [(0.5, "dense"), (0.6, "dense"), (0.72, "sparse"), (0.9, "sparse")])
@@ -201,6 +212,24 @@ def test_sub_graphs_see_the_rebuilt_weight() -> None:
     assert np.allclose(run(encoded, x=x, c=np.array(True))[0], x @ weight.T, atol=1e-5)
 
 
+@pytest.mark.parametrize(("encoding", "label"), [("bitmask", "bitmask"), ("gap8", "gap8"), ("sparse", "dense")])
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_weights_of_quantized_models(encoding: str, label: str, kind: Any) -> None:
+    """Nine bytes a non-zero are no gain here, two are."""
+    whole = np.abs(sparse_weight(0.8) * 30).astype(kind)
+    layer = onnx_layer(sparse_weight())
+    layer.graph.node[0].input[1] = "wide"
+    layer.graph.node.insert(0, helper.make_node("DequantizeLinear", ["w", "scale", "zero"], ["wide"]))
+    del layer.graph.initializer[:]
+    constants = {"w": whole, "scale": np.array(0.1, dtype=np.float32), "zero": np.array(0, dtype=kind)}
+    layer.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    encoded = sparsify(layer, encoding, "int8")
+    assert labels(encoded)["w"] == label
+    assert bits(restore(encoded)) == bits(layer)
+    x = np.ones((2, 60), dtype=np.float32)
+    assert np.array_equal(run(encoded, x=x)[0], run(layer, x=x)[0])
+
+
 def test_other_kinds_of_numbers_stay_as_they_are() -> None:
     model = onnx_layer(sparse_weight())
     model.graph.initializer.append(helper.make_tensor("words", TensorProto.STRING, [2], [b"a", b"b"]))
@@ -210,9 +239,22 @@ def test_other_kinds_of_numbers_stay_as_they_are() -> None:
     assert bits(restore(encoded)).keys() == {"w", "words", "zeros"}
 
 
-def test_an_opset_without_the_operators() -> None:
-    with pytest.raises(InputError, match="the model uses opset 10, the encodings need 11: export it again"):
-        sparsify(onnx_layer(sparse_weight(), opset=10), "gap8", "fp32")
+@pytest.mark.parametrize(("encoding", "values"), [("gap8", "fp32"), ("compact", "fp32"), ("sparse", "fp16")])
+def test_an_opset_without_the_operators(encoding: str, values: str) -> None:
+    with pytest.raises(InputError, match=r"the model uses opset 10, all .* need 11: choose sparse with fp32, export"):
+        sparsify(onnx_layer(sparse_weight(), opset=10), encoding, values)
+
+
+@pytest.mark.parametrize("opset", [7, 8, 9, 10])
+def test_sparse_initializers_need_no_operators(opset: int) -> None:
+    weight = sparse_weight()
+    model = onnx_layer(weight, opset=opset)
+    model.graph.node[0].input.append("b")  # it was no option then
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(40, dtype=np.float32), "b"))
+    encoded = sparsify(model, "sparse", "fp32")
+    assert labels(encoded)["w"] == "sparse"
+    x = np.ones((2, 60), dtype=np.float32)
+    assert np.allclose(run(encoded, x=x)[0], x @ weight.T, atol=1e-5)
 
 
 def test_a_name_that_is_taken() -> None:

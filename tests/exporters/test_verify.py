@@ -112,7 +112,8 @@ def test_zeros_of_transposed_and_recurrent_weights() -> None:
 def test_random_inputs_of_every_kind() -> None:
     from onnx import TensorProto, helper
 
-    kinds = [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL]
+    names_of_kinds = ["FLOAT", "DOUBLE", "FLOAT16", "INT64", "INT32", "INT16", "UINT16", "UINT8", "UINT64", "BOOL"]
+    kinds = [TensorProto.DataType.Value(name) for name in names_of_kinds]
     names = [f"x{number}" for number in range(len(kinds))]
     graph = helper.make_graph(
         [helper.make_node("Identity", [name], [f"y{name}"]) for name in names],

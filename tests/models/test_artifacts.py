@@ -1,6 +1,7 @@
 """Files on disk: whole or not at all, and an error of one sentence for what cannot be read."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,16 @@ def test_it_is_safetensors_and_not_pickle(saved: Path) -> None:
     content = saved.read_bytes()
     length = int.from_bytes(content[:8], "little")
     assert json.loads(content[8 : 8 + length]).keys() == {"a", "b", "c", "__metadata__"}
+
+
+def test_a_pipe_or_a_device_is_never_replaced(tmp_path: Path) -> None:
+    """As root, `--output /dev/null` would put a plain file in the place of the device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="is a device or a pipe, not a file"):
+        write_text(pipe, "text")
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 # A failing write leaves the old file

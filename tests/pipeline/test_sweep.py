@@ -11,8 +11,9 @@ from tiny import Trainer, snapshot, untouched
 
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.markdown import markdown
 from rigl_compress.pipeline.recipe import Recipe
-from rigl_compress.pipeline.sweep import Cell, Outcome, cells, columns, grid_values, markdown, plan, rows, sweep
+from rigl_compress.pipeline.sweep import Cell, Outcome, cells, columns, grid_values, plan, rows, sweep
 from rigl_compress.pipeline.train.stage import train
 from rigl_compress.pipeline.workspace import Run
 

@@ -70,6 +70,14 @@ def test_one_sentence(model: nn.Module, topology: Topology, example: Any, found:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
+def test_masks_that_are_no_topology() -> None:
+    masks: Any = {"0.weight": torch.ones(3, 4, dtype=torch.bool)}
+    with pytest.raises(
+        InputError, match=r"the topology is a dict, not a Topology: Topology\.from_masks\(masks\) makes it"
+    ):
+        prune_dead_neurons(perceptron(), masks, torch.zeros(1, 4))
+
+
 def behind_its_back(self: Any, x: Tensor) -> Tensor:
     """`+=` on one name of a value: tracing sees a new value, execution changes the old one."""
     h = self.a(x)

@@ -1,0 +1,47 @@
+"""Which pixels a model looks at: connections per input pixel, where its first layer reads a flattened image."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+_PASSING = {"Flatten", "Reshape", "Identity", "Squeeze", "Unsqueeze"}
+
+
+def pixel_counts(model: onnx.ModelProto, arrays: Mapping[str, Array]) -> Array | None:
+    """Count the connections that begin at each pixel, [height, width]; None where the model does not read images so.
+
+    `arrays` are the model's constants by name. A selection of pixels before the first layer is followed.
+    """
+    image = next((value for value in model.graph.input if value.name not in arrays), None)
+    lengths = [axis.dim_value for axis in image.type.tensor_type.shape.dim] if image is not None else []
+    if image is None or len(lengths) != 4 or lengths[1] != 1 or min(lengths[2:]) < 1:
+        return None
+    return _follow(model.graph, image.name, np.arange(lengths[2] * lengths[3]), (lengths[2], lengths[3]), arrays)
+
+
+def _follow(
+    graph: onnx.GraphProto, name: str, pixels: Array, size: tuple[int, int], arrays: Mapping[str, Array]
+) -> Array | None:
+    readers = [node for node in graph.node if name in node.input]
+    if len(readers) != 1:
+        return None
+    (node,) = readers
+    if node.op_type in _PASSING:
+        return _follow(graph, node.output[0], pixels, size, arrays)
+    other = next((arrays[each] for each in node.input if each in arrays), None)
+    if other is None or node.input[0] != name:
+        return None
+    if node.op_type == "Gather" and other.ndim == 1:
+        return _follow(graph, node.output[0], pixels[other], size, arrays)
+    if node.op_type not in ("Gemm", "MatMul") or other.ndim != 2:
+        return None
+    turned = any(each.name == "transB" and each.i for each in node.attribute)
+    weight = other if turned else other.T  # [out, in]
+    if weight.shape[1] != len(pixels):
+        return None
+    counts = np.bincount(pixels, weights=np.count_nonzero(weight, axis=0), minlength=size[0] * size[1])
+    return counts.astype(np.int64).reshape(size)

@@ -1,0 +1,70 @@
+"""ONNX Runtime as it comes, with inputs and outputs bound once: what is timed is the model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from rigl_compress.exporters.verify import session_of
+from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.pipeline.bench.backends import Backend, Setup, register_backend
+from rigl_compress.pipeline.bench.sources import Source
+
+Array = NDArray[Any]
+DEFAULT = ("CPUExecutionProvider",)
+
+
+@dataclass(frozen=True)
+class OnnxRuntimeRunner:
+    """A session with its binding."""
+
+    session: ort.InferenceSession
+    binding: Any
+
+    def run(self) -> None:
+        """Compute; a device is waited for."""
+        self.session.run_with_iobinding(self.binding)
+        self.binding.synchronize_outputs()
+
+    def outputs(self) -> list[Array]:
+        """Give the outputs of the last run."""
+        found: list[Array] = self.binding.copy_outputs_to_cpu()
+        return found
+
+
+def open_session(source: Source, setup: Setup) -> OnnxRuntimeRunner:
+    """Open a file at the default level of optimization."""
+    session = session_of(source.path, options_for(setup.threads), checked_providers(setup.providers))
+    device = "cuda" if session.get_providers()[0] == "CUDAExecutionProvider" else "cpu"
+    return OnnxRuntimeRunner(session, bind(session, setup, device))
+
+
+def options_for(threads: int) -> ort.SessionOptions:
+    """Give options for a session among others: its threads rest when it has run, and leave the cores to the next."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
+def checked_providers(providers: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a provider that this ONNX Runtime does not have: it would take another with no more than a warning."""
+    for name in providers:
+        if name not in (known := ort.get_available_providers()):
+            raise InputError(f"this ONNX Runtime has no provider {name!r}: {did_you_mean(name, known)}")
+    return providers or DEFAULT
+
+
+def bind(session: ort.InferenceSession, setup: Setup, device: str) -> Any:
+    """Put the inputs where they are needed, and leave the outputs where they are made."""
+    binding = session.io_binding()
+    for each in session.get_inputs():
+        binding.bind_ortvalue_input(each.name, ort.OrtValue.ortvalue_from_numpy(setup.inputs[each.name], device, 0))
+    for each in session.get_outputs():
+        binding.bind_output(each.name, device)
+    return binding
+
+
+register_backend(Backend("onnxruntime", "ONNX Runtime, as it comes", lambda: "", open_session))

@@ -1,0 +1,183 @@
+"""What a benchmark found: the models, how long they took and where, the machine; plain JSON and back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rigl_compress.exporters.costs import GraphCosts
+from rigl_compress.models.artifacts import read_json
+from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.pipeline.bench.footprint import Footprint
+from rigl_compress.pipeline.bench.profile import ProfileRow
+from rigl_compress.pipeline.bench.statistics import (
+    Estimate,
+    differs,
+    median_estimate,
+    percentile,
+    ratio_estimate,
+    too_noisy,
+)
+from rigl_compress.pipeline.settings import parse, plain
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class BenchedModel:
+    """A model: its file, its costs per sample, and what its metadata says about it. `pixels`: connections per pixel."""
+
+    label: str
+    path: str
+    bytes: int
+    costs: GraphCosts
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    footprint: Footprint | None = None
+    pixels: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def accuracy(self) -> float | None:
+        """The accuracy that the file says its network has, in per cent."""
+        found = self.facts.get("accuracy")
+        return float(found) if isinstance(found, int | float) else None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model in a runtime, with a batch, on so many threads."""
+
+    label: str
+    backend: str
+    batch: int
+    threads: int
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        """What candidates must share to be compared."""
+        return self.batch, self.threads
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The seconds that runs took, by opening; all figures are derived from them."""
+
+    candidate: Candidate
+    samples: tuple[tuple[float, ...], ...]
+
+    @property
+    def median(self) -> Estimate:
+        """The median with its interval."""
+        return median_estimate(self.samples)
+
+    def percentile(self, share: float) -> float:
+        """The time that a share of the runs stay below."""
+        return percentile(self.samples, share)
+
+    @property
+    def throughput(self) -> float:
+        """Samples of data per second."""
+        return self.candidate.batch / percentile(self.samples, 0.5)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A candidate that could not be timed."""
+
+    candidate: Candidate
+    reason: str
+
+
+@dataclass(frozen=True)
+class CompressionReport:
+    """Everything a benchmark found. `baseline`: the label of the model that the others are measured by."""
+
+    baseline: str
+    models: tuple[BenchedModel, ...]
+    timings: tuple[Timing, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    profiles: Mapping[str, tuple[ProfileRow, ...]] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        labels = [model.label for model in self.models]
+        if self.baseline not in labels:
+            raise InputError(f"no model {self.baseline!r} to be the baseline: {did_you_mean(self.baseline, labels)}")
+
+    def model(self, label: str) -> BenchedModel:
+        """Give a model by its label."""
+        return next(model for model in self.models if model.label == label)
+
+    def reference(self, candidate: Candidate) -> Timing | None:
+        """Give what a candidate is compared with: the baseline in the first runtime that ran it in the same way."""
+        same = (timing for timing in self.timings if timing.candidate.cell == candidate.cell)
+        return next((timing for timing in same if timing.candidate.label == self.baseline), None)
+
+    def ratio(self, timing: Timing) -> Estimate | None:
+        """Give a candidate's time in parts of the baseline's."""
+        reference = self.reference(timing.candidate)
+        return None if reference is None else ratio_estimate(timing.samples, reference.samples)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What should be known before a figure is believed."""
+        return tuple(self._warnings())
+
+    def _warnings(self) -> Sequence[str]:
+        found = []
+        for timing in self.timings:
+            reference, ratio = self.reference(timing.candidate), self.ratio(timing)
+            if reference is None or ratio is None or reference is timing or not too_noisy(ratio):
+                continue
+            found.append(
+                f"the machine is too noisy to tell {name_of(timing.candidate)} from {name_of(reference.candidate)}: "
+                f"{ratio.low:.2f}x to {ratio.high:.2f}x; let it rest, or take more --openings and --rounds"
+            )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain JSON values, and with each timing the figures that are derived from it."""
+        content = plain(self)
+        for row, timing in zip(content["timings"], self.timings, strict=True):
+            row["derived"] = _derived(timing, self.ratio(timing))
+        return {**content, "warnings": list(self.warnings)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "CompressionReport":
+        """Read what `to_json` gave; derived figures are derived again."""
+        if content.get("format") != FORMAT:
+            raise InputError(f"a report of format {content.get('format')!r}, this version reads {FORMAT}: bench again")
+        timings = [{key: row[key] for key in ("candidate", "samples")} for row in content["timings"]]
+        kept = {key: value for key, value in content.items() if key != "warnings"}
+        return parse(cls, {**kept, "timings": timings})
+
+    @classmethod
+    def load(cls, path: Path) -> "CompressionReport":
+        """Read a report from a file."""
+        return cls.from_json(read_json(path))
+
+
+def name_of(candidate: Candidate) -> str:
+    """Name a candidate in a sentence.
+
+    >>> name_of(Candidate("small", "torch", 1, 2))
+    'small (torch, batch 1, 2 threads)'
+    """
+    threads = f"{candidate.threads} thread{'s' if candidate.threads > 1 else ''}"
+    return f"{candidate.label} ({candidate.backend}, batch {candidate.batch}, {threads})"
+
+
+def _derived(timing: Timing, ratio: Estimate | None) -> dict[str, Any]:
+    median = timing.median
+    found: dict[str, Any] = {
+        "median": median.value,
+        "median_interval": [median.low, median.high],
+        "p90": timing.percentile(0.9),
+        "p99": timing.percentile(0.99),
+        "throughput": timing.throughput,
+    }
+    if ratio is not None:
+        found |= {"ratio": ratio.value, "ratio_interval": [ratio.low, ratio.high], "differs": differs(ratio)}
+    return found

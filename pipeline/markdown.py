@@ -1,0 +1,16 @@
+"""Tables in Markdown."""
+
+from collections.abc import Iterable, Sequence
+
+
+def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Write a table in Markdown.
+
+    >>> print(markdown(["a", "b"], [["1", "2|3"]]))
+    | a | b |
+    |---|---|
+    | 1 | 2\\|3 |
+    """
+    table = [[cell.replace("|", "\\|") for cell in line] for line in (columns, *lines)]
+    text = [f"| {' | '.join(line)} |" for line in table]
+    return "\n".join([text[0], "|---" * len(columns) + "|", *text[1:]])

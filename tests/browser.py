@@ -1,0 +1,35 @@
+"""Debian's Chromium without a screen: to see what a page looks like to the people who open it."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+# No sandbox: containers seldom allow it. No background networking: a test machine may have no network.
+_FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+    *(
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-quic",
+        "--hide-scrollbars",
+        "--virtual-time-budget=2000",
+    ),
+)
+
+
+def browser() -> str:
+    """The program, or a skip with the reason."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no chromium here: apt-get install chromium")
+    return found
+
+
+def browse(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Open a page from disk."""
+    command = [browser(), *_FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()]
+    environment = {**os.environ, "HOME": str(profile)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
