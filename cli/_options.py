@@ -24,6 +24,11 @@ model = click.option(
 overrides = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a value of the recipe; can be repeated."
 )
+data = click.option(
+    "--data",
+    metavar="NAME|PACKAGE.MODULE:FACTORY",
+    help="Another data set than the recipe's: a registered one, or a function of your own that gives one.",
+)
 data_dir = click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Folder with data sets, looked at before all others."
 )
@@ -31,14 +36,19 @@ device = click.option("--device", default="auto", show_default=True, help="auto,
 threads = click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]")
 
 
-def changes(overrides: tuple[str, ...], model: str | None = None, seed: int | None = None) -> list[str]:
+def changes(
+    overrides: tuple[str, ...], model: str | None = None, data: str | None = None, seed: int | None = None
+) -> list[str]:
     """Give the options that stand for changes of the recipe as such; --set has the last word on all but the seed.
 
     >>> changes(("model.options.width=0.5",), model="mlp", seed=3)
     ['model={}', 'model.name=mlp', 'model.options.width=0.5', 'seed=3']
+    >>> changes((), data="cifar10")
+    ['data={}', 'data.name=cifar10']
     """
-    network = [] if model is None else ["model={}", f"model.name={model}"]  # the options of another do not fit
-    return [*network, *overrides, *([] if seed is None else [f"seed={seed}"])]
+    named = {"model": model, "data": data}  # the options of another one do not fit
+    instead = [change for key, name in named.items() if name for change in (f"{key}={{}}", f"{key}.name={name}")]
+    return [*instead, *overrides, *([] if seed is None else [f"seed={seed}"])]
 
 
 def needs_recipe(name: str | None) -> str:

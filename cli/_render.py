@@ -75,14 +75,17 @@ def benching() -> Iterator["Listener"]:
 @contextmanager
 def running(title: str) -> Iterator[tuple[training_progress.Listener, "Listener"]]:
     """Show training and benchmarks in one bar: a terminal has room for one at a time."""
+    from rigl_compress.pipeline.train.metrics import METRICS
+
     with bar(title, TextColumn("{task.fields[facts]}")) as (progress, task):
 
         def trained(now: training_progress.Progress) -> None:
             facts = [f"epoch {now.epoch}/{now.epochs}", f"sparsity {now.sparsity:.1%}", f"changed {now.changed}"]
             if now.loss is not None:
                 facts.insert(1, f"loss {now.loss:.4f}")
-            if now.error is not None:
-                facts.insert(2, f"error {now.error:.2f} % (best {now.best:.2f})")
+            if now.value is not None and now.best is not None:
+                metric = METRICS[now.metric]
+                facts.insert(2, f"{metric.title} {metric.show(now.value)} (best {metric.show(now.best)})")
             progress.update(task, total=now.iterations, completed=now.iteration, facts=" · ".join(facts))
 
         def benched(what: str, done: int, total: int) -> None:
@@ -96,10 +99,14 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         json_result(content)
         return
+    from rigl_compress.pipeline.train.metrics import metric_of
+
     alive = content.get("alive", {})
+    metric = metric_of(content)
+    final, best = map(metric.show, metric.final_and_best(content))
     flops = content["inference_flops"]
     rows = [
-        ("error, final (best)", f"{content['final_error']:.2f} % ({content['best_error']:.2f} %)"),
+        (f"{metric.title}, final (best)", f"{final} ({best})"),
         ("sparsity", f"{content['sparsity']:.2%}"),
         ("inference FLOPs", f"{flops['sparse']:,.0f} of {flops['dense']:,.0f} dense"),
     ]
@@ -109,8 +116,9 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
     train_cost = ", ".join(f"{value:,.1f} ({name})" for name, value in content["training_gflops"].items())
     rows += [("training GFLOPs", train_cost), ("time", f"{content['seconds']:.0f} s"), ("data", content["data"])]
     text(f"{content['recipe']}, {content['method']}, seed {content['seed']} → {folder}")
+    width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        text(f"  {name:<21} {value}")
+        text(f"  {name:<{width}}  {value}")
 
 
 def benched(report: "CompressionReport") -> None:

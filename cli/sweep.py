@@ -13,6 +13,8 @@ from rigl_compress.cli import _options as options
 @click.option(
     "--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Seeds 0 … N-1 of each setting."
 )
+@options.model
+@options.data
 @options.overrides
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/sweep-RECIPE]")
 @click.option(
@@ -28,6 +30,8 @@ def command(
     recipe: str | None,
     grid: tuple[str, ...],
     seeds: int,
+    model: str | None,
+    data: str | None,
     overrides: tuple[str, ...],
     out: Path | None,
     jobs: int,
@@ -51,21 +55,21 @@ def command(
     from rigl_compress.pipeline.train.costs import TRAINING_CONVENTIONS
     from rigl_compress.pipeline.train.stage import Circumstances
 
-    source = options.needs_recipe(recipe)
+    source, changes = options.needs_recipe(recipe), options.changes(overrides, model, data)
     folder = out or Path("runs") / f"sweep-{Path(source).stem}"
     every = sweep.cells(grid, range(seeds))
     TRAINING_CONVENTIONS[convention]  # an unknown name is an error now, not after hours of training
     if dry_run:
-        sweep.plan(source, overrides, every, folder)
+        sweep.plan(source, changes, every, folder)
         _render.text(*(str(folder / cell.folder) for cell in every))
         return
-    outcomes = sweep.sweep(source, overrides, every, folder, jobs, Circumstances(device, data_dir, say=_render.note))
+    outcomes = sweep.sweep(source, changes, every, folder, jobs, Circumstances(device, data_dir, say=_render.note))
     lines = list(sweep.rows(outcomes, convention))
     if markdown_file:
-        write_text(markdown_file, markdown(sweep.COLUMNS, lines) + "\n")
+        write_text(markdown_file, markdown(sweep.columns(outcomes), lines) + "\n")
     if as_json:
-        _render.json_result(sweep.sweep_json(source, overrides, outcomes))
+        _render.json_result(sweep.sweep_json(source, changes, outcomes))
     else:
-        _render.table(f"{source}, training GFLOPs by {convention}", sweep.COLUMNS, lines)
+        _render.table(f"{source}, training GFLOPs by {convention}", sweep.columns(outcomes), lines)
     if any(outcome.failure for outcome in outcomes):
         raise SystemExit(1)

@@ -11,6 +11,7 @@ from rigl_compress.cli import _options as options
 @options.recipe
 @click.option("--run", "path", type=click.Path(path_type=Path), help="Run folder.  [default: runs/RECIPE]")
 @options.model
+@options.data
 @options.overrides
 @click.option("--seed", type=int, help="Seed of everything random.  [default: the recipe's]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run, from its last checkpoint.")
@@ -24,6 +25,7 @@ def command(
     recipe: str | None,
     path: Path | None,
     model: str | None,
+    data: str | None,
     overrides: tuple[str, ...],
     seed: int | None,
     resume: bool,
@@ -49,7 +51,7 @@ def command(
 
     if threads:
         torch.set_num_threads(threads)
-    changes = options.changes(overrides, model, seed)
+    changes = options.changes(overrides, model, data, seed)
     if resume and (path is None or recipe or changes):
         raise click.UsageError(
             "--resume takes the folder of the run, --run DIR, and neither a recipe nor changes to it"

@@ -16,6 +16,7 @@ from rigl_compress.exporters.onnx_file import sha256_of
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.flops import count_flops
 from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.train.metrics import metric_of
 from rigl_compress.pipeline.workspace import Run
 
 NETWORKS = ("auto", "trained", "pruned")
@@ -88,8 +89,19 @@ def facts_of(run: Run, model: SparseModel) -> dict[str, Any]:
         "method": result["method"],
         "sparsity": round(model.topology.sparsity, 6),
         "flops": round(flops.sparse),
-        "accuracy": round(100 - result["final_error"], 4),
+        **_quality(result),
     }
+
+
+def _quality(result: Mapping[str, Any]) -> dict[str, float]:
+    """Give the accuracy of what answers with classes, and what else is measured under its own name.
+
+    >>> _quality({"final_error": 1.5}), _quality({"metric": "bpc", "final_bpc": 2.0})
+    ({'accuracy': 98.5}, {'bpc': 2.0})
+    """
+    metric = metric_of(result)
+    final = result[f"final_{metric.name}"]
+    return {"accuracy": round(100 - final, 4)} if metric.name == "error" else {metric.name: round(final, 4)}
 
 
 def _example(model: SparseModel, inputs: Path | None) -> torch.Tensor:

@@ -12,14 +12,15 @@ from rigl_compress.models.layers import sparse_layers, sparse_parameters
 from rigl_compress.models.topology import connections
 from rigl_compress.pipeline.recipe import Recipe
 from rigl_compress.pipeline.train.config import SparsityConfig
-from rigl_compress.pipeline.train.data.catalog import DATASETS
+from rigl_compress.pipeline.train.data.load import outline
 from rigl_compress.pipeline.train.narrow import width_for_density
 from rigl_compress.pipeline.train.summary import training_gflops, training_run
 
 
 def recipe_flops(recipe: Recipe, convention: str = "multiply-add") -> FlopReport:
     """Count the network of a recipe at its sparsity, in whole connections, on one sample; nothing is allocated."""
-    spec = recipe.model.taking(DATASETS[recipe.data.name].input_shape)
+    shape, _ = outline(recipe.data.name, recipe.data.options)
+    spec = recipe.model.taking(shape)
     if recipe.sparsity.rule.narrow:
         spec = spec.with_options(width=width_for_density(spec, 1 - recipe.sparsity.sparsity))
     with torch.device("meta"):
@@ -45,10 +46,12 @@ def flops_json(recipe: Recipe, convention: str) -> dict[str, Any]:
     report = recipe_flops(recipe, convention)
     plain = recipe_flops(recipe)  # training formulas are built on multiply-adds alone
     dense = recipe_flops(replace(recipe, sparsity=SparsityConfig("dense")))
-    run = training_run(recipe, DATASETS[recipe.data.name].counts[0] - recipe.data.holdout)
-    return {
-        "recipe": recipe.name,
-        **report.to_json(),
+    _, samples = outline(recipe.data.name, recipe.data.options)
+    facts = {"recipe": recipe.name, **report.to_json(), "training_gflops": {}, "dense_training_gflops": {}}
+    if not samples:  # of texts and folders: known only when they are read
+        return facts
+    run = training_run(recipe, samples - recipe.data.holdout)
+    return facts | {
         "training_gflops": training_gflops(recipe.sparsity.method, plain, run),
         "dense_training_gflops": training_gflops("dense", dense, run),
     }

@@ -9,6 +9,7 @@ from torch import Tensor
 from rigl_compress.models.artifacts import atomic_path
 from rigl_compress.models.errors import InputError
 from rigl_compress.pipeline.inspect import pixel_map
+from rigl_compress.pipeline.train.metrics import Metric, metric_of
 from rigl_compress.pipeline.workspace import Run
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def connections_picture(run: Run, path: Path) -> None:
     for axes, counts, title in zip((left, middle), maps, ("begin", "end"), strict=True):
         image = _map(axes, counts, title, largest)
     figure.colorbar(image, ax=[left, middle], shrink=0.8, label="connections")
-    _curve(right, list(run.metrics()))
+    _curve(right, list(run.metrics()), metric_of(run.result()))
     figure.suptitle(_title(run.result()), fontsize=11, color=INK)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=130, format="png")
@@ -47,22 +48,24 @@ def _map(axes: "Axes", counts: Tensor, title: str, largest: int) -> Any:
     return image
 
 
-def _curve(axes: "Axes", metrics: list[dict[str, Any]]) -> None:
-    epochs = [row["epoch"] for row in metrics if "error" in row]
-    axes.plot(epochs, [row["error"] for row in metrics if "error" in row], color=ACCENT, linewidth=1.4)
+def _curve(axes: "Axes", rows: list[dict[str, Any]], metric: Metric) -> None:
+    epochs = [row["epoch"] for row in rows if metric.name in row]
+    axes.plot(epochs, [row[metric.name] for row in rows if metric.name in row], color=ACCENT, linewidth=1.4)
     axes.set_yscale("log")
-    axes.set_ylabel("error, %", color=ACCENT)
+    axes.set_ylabel(metric.heading, color=ACCENT)
     axes.set_xlabel("epoch")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.tick_params(axis="y", which="both", labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", which="both", alpha=0.25)
-    axes.set_title("error over the epochs", fontsize=9, color=INK)
+    axes.set_title(f"{metric.title} over the epochs", fontsize=9, color=INK)
 
 
 def _title(result: Mapping[str, Any]) -> str:
-    parts = [f"{result['recipe']}: {result['sparsity']:.1%} sparse", f"final error {result['final_error']:.2f} %"]
+    metric = metric_of(result)
+    final = f"final {metric.title} {metric.show(metric.final_and_best(result)[0])}"
+    parts = [f"{result['recipe']}: {result['sparsity']:.1%} sparse", final]
     if alive := result.get("alive"):
         parts.append(f"{alive['architecture']} without dead neurons, {alive['kflops']:.1f} KFLOPs")
     return " · ".join(parts)

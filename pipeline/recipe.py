@@ -25,6 +25,7 @@ class DataConfig:
 
     name: str = "mnist"
     holdout: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the data set, e.g. the length of sequences
 
 
 @dataclass(frozen=True)

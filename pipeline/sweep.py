@@ -17,6 +17,7 @@ from rigl_compress.models.artifacts import write_json
 from rigl_compress.models.errors import InputError
 from rigl_compress.pipeline.environment import command_line, environment
 from rigl_compress.pipeline.recipe import Recipe, load_recipe
+from rigl_compress.pipeline.train.metrics import metric_of
 from rigl_compress.pipeline.train.progress import say_nothing, silent
 from rigl_compress.pipeline.train.stage import Circumstances, train
 from rigl_compress.pipeline.workspace import Run
@@ -159,7 +160,9 @@ def _line(outcome: Outcome) -> str:
     name = f"{outcome.cell.label or 'recipe'}, seed {outcome.cell.seed}"
     if outcome.result is None:
         return f"{name}: failed, {outcome.failure}"
-    return f"{name}: {outcome.result['final_error']:.2f} % ({outcome.result['best_error']:.2f})"
+    metric = metric_of(outcome.result)
+    final, best = map(metric.show, metric.final_and_best(outcome.result))
+    return f"{name}: {final} ({best})"
 
 
 def sweep_json(source: str, overrides: Sequence[str], outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -172,17 +175,18 @@ def sweep_json(source: str, overrides: Sequence[str], outcomes: Sequence[Outcome
     return {"format": 1, **facts, "runs": runs}
 
 
-COLUMNS = (
-    "settings",
-    "seeds",
-    "error %, final",
-    "error %, best",
-    "sparsity",
-    "alive",
-    "KFLOPs",
-    "bytes",
-    "train GFLOPs",
-)
+COSTS = ("sparsity", "alive", "KFLOPs", "bytes", "train GFLOPs")
+
+
+def columns(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Name the columns of `rows`; runs of one sweep can be on different tasks, whose metrics are then all named.
+
+    >>> columns([Outcome(Cell((), 0), {"metric": "bpc"})])[:4]
+    ('settings', 'seeds', 'bits per character, final', 'bits per character, best')
+    """
+    results = [outcome.result for outcome in outcomes if outcome.result is not None] or [{}]
+    headings = dict.fromkeys(metric_of(result).heading for result in results)
+    return ("settings", "seeds", *(f"{' or '.join(headings)}, {which}" for which in ("final", "best")), *COSTS)
 
 
 def rows(outcomes: Sequence[Outcome], convention: str = "exact-schedule") -> Iterator[tuple[str, ...]]:
@@ -192,20 +196,26 @@ def rows(outcomes: Sequence[Outcome], convention: str = "exact-schedule") -> Ite
         results = [outcome.result for outcome in group if outcome.result is not None]
         label = group[0].cell.label or "recipe"
         if not results:
-            yield (label, "failed", group[0].failure, *([""] * (len(COLUMNS) - 3)))
+            yield (label, "failed", group[0].failure, *([""] * (1 + len(COSTS))))
             continue
         alive = [result["alive"] for result in results if "alive" in result]
         yield (
             label,
             str(len(results)) + (f" ({len(group) - len(results)} failed)" if len(results) < len(group) else ""),
-            spread([result["final_error"] for result in results], 2),
-            spread([result["best_error"] for result in results], 2),
+            *_spreads(results),
             f"{mean(result['sparsity'] for result in results):.3f}",
             alive[0]["architecture"] if alive else "",
             spread([each["kflops"] for each in alive], 1),
             spread([each["bitmask_bytes"] for each in alive], 0),
             spread([result["training_gflops"][convention] for result in results], 1),
         )
+
+
+def _spreads(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write the final and the best values of runs on one task."""
+    metric = metric_of(results[0])
+    both = zip(*(metric.final_and_best(result) for result in results), strict=True)
+    return [spread(values, metric.digits) for values in both]
 
 
 def spread(values: Sequence[float], digits: int) -> str:

@@ -6,18 +6,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from rigl_compress.pipeline.recipe import TrainConfig
-from rigl_compress.pipeline.train.data.dataset import DataSet, Split
+from rigl_compress.pipeline.train.data.dataset import DataSet
 from rigl_compress.pipeline.train.learning_rate import Rate
+from rigl_compress.pipeline.train.metrics import METRICS, Metric, evaluate, loss_of
 from rigl_compress.pipeline.train.optimizers import set_learning_rate
 from rigl_compress.pipeline.train.progress import Listener, Progress
 from rigl_compress.pipeline.train.randomness import generator
 from rigl_compress.pipeline.train.sparsifier import Sparsifier
 
 TICK = 100  # iterations between two reports; reading the loss waits for the device, so not at every one
+AT_ONCE = 4  # training batches that are evaluated at once: without gradients they take less memory than one in training
 
 
 @dataclass
@@ -36,7 +37,12 @@ class Job:
     listener: Listener
     scaler: torch.amp.GradScaler  # of half precision; elsewhere it does nothing
     epochs_done: int = 0
-    seen: dict[str, Any] = field(default_factory=dict)  # error, best_error, loss of the last evaluation
+    seen: dict[str, Any] = field(default_factory=dict)  # what the last evaluation gave, and the best so far
+
+    @property
+    def metric(self) -> Metric:
+        """What the data set is measured by."""
+        return METRICS[self.data.metric]
 
 
 def train_epochs(job: Job, end_of_epoch: Callable[[int, dict[str, Any]], None]) -> None:
@@ -49,7 +55,7 @@ def train_epochs(job: Job, end_of_epoch: Callable[[int, dict[str, Any]], None]) 
         batches = job.data.train.batches(config.batch, generator(job.seed, epoch, "order of the data"))
         for iteration, (x, y) in enumerate(batches, start=1):
             with autocast():
-                loss = F.cross_entropy(job.forward(x), y, label_smoothing=config.label_smoothing)
+                loss = loss_of(job.forward(x), y, config.label_smoothing)
             scaler.scale(loss / config.accumulate).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
             if iteration % config.accumulate == 0:
@@ -77,8 +83,8 @@ def _autocast(job: Job) -> Callable[[], torch.autocast]:
 
 def _metrics(job: Job, epochs_done: int, loss: float) -> dict[str, Any]:
     if epochs_done % job.config.evaluate_every == 0 or epochs_done == job.config.all_epochs:
-        error = error_rate(job.model, job.data.test)
-        job.seen["error"], job.seen["best_error"] = error, min(error, job.seen.get("best_error", error))
+        name, value = job.data.metric, evaluate(job.metric, job.model, job.data.test, AT_ONCE * job.config.batch)
+        job.seen = {name: value, f"best_{name}": min(value, job.seen.get(f"best_{name}", value))}
     return {
         "epoch": epochs_done,
         "step": job.sparse.steps,
@@ -93,18 +99,16 @@ def _metrics(job: Job, epochs_done: int, loss: float) -> dict[str, Any]:
 def _progress(job: Job, epoch: int, iteration: int, loss: float) -> Progress:
     epochs = job.config.all_epochs
     iterations = epochs * (len(job.data.train) // job.config.batch)
-    seen = job.seen.get("error"), job.seen.get("best_error")
+    name = job.data.metric
     return Progress(
-        iteration, iterations, epoch + 1, epochs, job.sparse.sparsity, job.sparse.changed, loss, seen[0], seen[1]
+        iteration,
+        iterations,
+        epoch + 1,
+        epochs,
+        job.sparse.sparsity,
+        job.sparse.changed,
+        loss,
+        metric=name,
+        value=job.seen.get(name),
+        best=job.seen.get(f"best_{name}"),
     )
-
-
-@torch.no_grad()
-def error_rate(model: nn.Module, split: Split, batch: int = 10_000) -> float:
-    """Give the share of wrong answers in per cent, in evaluation mode."""
-    training = model.training
-    model.eval()
-    parts = (split[start : start + batch] for start in range(0, len(split), batch))
-    wrong = sum(int((model(part.x).argmax(dim=1) != part.y).sum()) for part in parts)
-    model.train(training)
-    return 100 * wrong / len(split)

@@ -15,8 +15,9 @@ class Progress:
     sparsity: float
     changed: int = 0
     loss: float | None = None
-    error: float | None = None  # per cent, of the last evaluation
+    value: float | None = None  # of the metric, at the last evaluation
     best: float | None = None
+    metric: str = "error"  # a name of METRICS
 
 
 Listener = Callable[[Progress], None]

@@ -48,7 +48,7 @@ def train(
     device = find_device(here.device)
     if recipe.start is not None and Path(recipe.start.run).resolve() == path.resolve():
         raise InputError(f"start.run is {recipe.start.run!r}, the folder of this very run: choose another with --run")
-    data = load_dataset(recipe.data.name, here.data_dir, say=here.say)
+    data = load_dataset(recipe.data.name, here.data_dir, say=here.say, options=recipe.data.options)
     data = data.hold_out(recipe.data.holdout) if recipe.data.holdout else data
     spec = model_spec(recipe, data)
     # Everything that can be wrong with the recipe is found before anything is written.
@@ -108,16 +108,11 @@ def model_spec(recipe: Recipe, data: DataSet) -> ModelSpec:
 
 def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.device, listener: Listener) -> Job:
     """Build everything the loop works with, as it is before the first step."""
+    steps_per_epoch = _steps_per_epoch(recipe, data)
     model = build_initial(recipe, spec)
     _check_input(model, data, spec)
     model.to(device)
     optimizer = build_optimizer(model, recipe.optimizer)
-    steps_per_epoch = len(data.train) // recipe.train.batch // recipe.train.accumulate
-    if not steps_per_epoch:
-        raise InputError(
-            f"train.batch × train.accumulate is {recipe.train.batch * recipe.train.accumulate}, "
-            f"but there are only {len(data.train)} training samples: choose smaller ones"
-        )
     epochs = recipe.train.all_epochs
     sparse = Sparsifier(
         model,
@@ -133,13 +128,34 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
     return Job(model, forward, optimizer, sparse, rate, data, recipe.train, recipe.seed, device, listener, scaler)
 
 
+def _steps_per_epoch(recipe: Recipe, data: DataSet) -> int:
+    steps = len(data.train) // recipe.train.batch // recipe.train.accumulate
+    if not steps:
+        raise InputError(
+            f"train.batch × train.accumulate is {recipe.train.batch * recipe.train.accumulate}, "
+            f"but there are only {len(data.train)} training samples: choose smaller ones"
+        )
+    if not len(data.test):
+        raise InputError(f"{data.name} has no test samples: add some, or hold out training samples (data.holdout)")
+    return steps
+
+
 def _check_input(model: nn.Module, data: DataSet, spec: ModelSpec) -> None:
+    first = next(data.train[:1].in_order(1), None)
+    if first is None:
+        raise InputError(f"the first training sample of {data.name} cannot be read: replace it, or remove it")
+    inputs, targets = first
     try:
         with torch.no_grad():
-            answers = model.eval()(data.train.x[:1].cpu())
+            answers = model.eval()(inputs.cpu())
     except (RuntimeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"model {spec.name!r} does not take inputs of shape {data.input_shape}: {reason}") from None
+    if answers.shape[:-1] != targets.shape:
+        raise InputError(
+            f"model {spec.name!r} gives answers of shape {tuple(answers.shape)} to {data.name}, "
+            f"expected {(*targets.shape, data.classes)}: use a model made for such data"
+        )
     if answers.shape[-1] != data.classes:
         raise InputError(
             f"model {spec.name!r} gives {answers.shape[-1]} answers, {data.name} has {data.classes} classes"
@@ -184,7 +200,8 @@ def build_initial(recipe: Recipe, spec: ModelSpec) -> nn.Module:
 
 def _finish(run: Run, job: Job, spec: ModelSpec, recipe: Recipe, facts: dict[str, Any]) -> SparseModel:
     topology = job.sparse.topology
-    metrics = {"final_error": job.seen["error"], "best_error": job.seen["best_error"]}
+    name = job.data.metric
+    metrics = {"metric": name, f"final_{name}": job.seen[name], f"best_{name}": job.seen[f"best_{name}"]}
     model = SparseModel.capture(spec, job.model, topology, job.sparse.steps, metrics)
     result = {
         **metrics,

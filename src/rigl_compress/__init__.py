@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = version("rigl-compress")
 
 _HOME = {
+    "DataSet": "rigl_compress.pipeline.train.data.dataset",
     "InputError": "rigl_compress.models.errors",
     "Method": "rigl_compress.pipeline.train.methods",
     "SparseModel": "rigl_compress.models.sparse_model",
     "Sparsifier": "rigl_compress.pipeline.train.sparsifier",
     "SparsityConfig": "rigl_compress.pipeline.train.config",
+    "Split": "rigl_compress.pipeline.train.data.samples",
     "Topology": "rigl_compress.models.topology",
     "count_flops": "rigl_compress.models.flops",
     "export_onnx": "rigl_compress.exporters.export",
@@ -22,11 +24,13 @@ _HOME = {
 }
 
 __all__ = [
+    "DataSet",
     "InputError",
     "Method",
     "SparseModel",
     "Sparsifier",
     "SparsityConfig",
+    "Split",
     "Topology",
     "__version__",
     "count_flops",
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from rigl_compress.models.topology import Topology as Topology
     from rigl_compress.pipeline.prune.surgery import prune_dead_neurons as prune_dead_neurons
     from rigl_compress.pipeline.train.config import SparsityConfig as SparsityConfig
+    from rigl_compress.pipeline.train.data.dataset import DataSet as DataSet
+    from rigl_compress.pipeline.train.data.samples import Split as Split
     from rigl_compress.pipeline.train.methods import Method as Method
     from rigl_compress.pipeline.train.sparsifier import Sparsifier as Sparsifier
 

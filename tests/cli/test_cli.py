@@ -571,7 +571,7 @@ def test_on_a_terminal_the_run_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
         "tiny, seed 0",
         "epoch 2/4",
         "loss 0.1234",
-        "error 5.00 % (best 4.50)",
+        "error 5.00 % (best 4.50 %)",
         "sparsity 98.1%",
         "changed 17",
     ):

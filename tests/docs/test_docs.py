@@ -90,3 +90,22 @@ def test_your_own_model_in_ten_lines(cli: Cli, tmp_path: Path, data_dir: Path, m
     assert dict(model.spec.options) == {"width": 0.5, "classes": 10}
     assert model.spec.shape == (1, 28, 28)
     assert (tmp_path / "mine.onnx").exists()
+
+
+def test_your_own_data_in_ten_lines(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / "howto" / "data.md"
+    code = next(block for block in blocks(page, "python") if block.startswith("# blobs.py"))
+    assert len([line for line in code.splitlines()[1:] if line.strip()]) <= 10
+    (tmp_path / "blobs.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    line = next(line for block in blocks(page, "sh") for line in block.splitlines() if "--data blobs:load" in line)
+    quick = ["--set", "train.epochs=2", "--set", "train.batch=20", "--set", "sparsity.end=50", "--device", "cpu"]
+    try:
+        done = cli(*shlex.split(line)[1:], *quick)
+    finally:
+        sys.modules.pop("blobs", None)
+    assert (done.code, done.err) == (0, "")
+    result = Run.open(tmp_path / "runs" / "blobs").result()
+    assert result["data"] == "made by blobs.py"
+    assert result["final_error"] < 60, "chance is 90"

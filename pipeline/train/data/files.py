@@ -13,6 +13,7 @@ from platformdirs import user_cache_path
 
 from rigl_compress.models.errors import InputError
 
+NAMED = "--data-dir"
 ENVIRONMENT = "RIGL_COMPRESS_DATA"
 _GZIP = b"\x1f\x8b"
 
@@ -63,7 +64,7 @@ def places(data_dir: Path | None) -> list[Place]:
     True
     """
     from_environment = os.environ.get(ENVIRONMENT, "")
-    named = [("--data-dir", data_dir), (f"${ENVIRONMENT}", Path(from_environment) if from_environment else None)]
+    named = [(NAMED, data_dir), (f"${ENVIRONMENT}", Path(from_environment) if from_environment else None)]
     return [Place(label, root) for label, root in [*named, ("user cache", cache_folder())] if root is not None]
 
 

@@ -1,13 +1,18 @@
 """From a name to a data set: look in the user's folders, fetch what is missing, read, and say where it came from."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.references import is_reference
 from rigl_compress.pipeline.train.data.catalog import DATASETS
 from rigl_compress.pipeline.train.data.dataset import DataSet, DataSpec
 from rigl_compress.pipeline.train.data.files import (
+    NAMED,
     DataFile,
     Place,
     are_published,
@@ -18,6 +23,8 @@ from rigl_compress.pipeline.train.data.files import (
     places,
     write_files,
 )
+from rigl_compress.pipeline.train.data.options import checked_options
+from rigl_compress.pipeline.train.data.own import load_own, own_outline
 from rigl_compress.pipeline.train.data.sources import Say, Source, SourceError, checked
 
 # Sources that failed in this process, with the reason: the next load does not wait for the same dead network again.
@@ -37,7 +44,7 @@ class DataStatus:
     @property
     def present(self) -> bool:
         """Whether every file is there (unchecked: that is for loading)."""
-        return not self.missing
+        return self.folder is not None and not self.missing
 
     def __str__(self) -> str:
         if self.folder is None:
@@ -45,14 +52,24 @@ class DataStatus:
         return f"{self.folder} ({self.label})" + (f" without {', '.join(self.missing)}" if self.missing else "")
 
 
-def load_dataset(name: str, data_dir: Path | None = None, fetch: bool = True, say: Say | None = None) -> DataSet:
+def load_dataset(
+    name: str,
+    data_dir: Path | None = None,
+    fetch: bool = True,
+    say: Say | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> DataSet:
     """Load a data set from --data-dir, $RIGL_COMPRESS_DATA, the user's cache or, with `fetch`, from its sources.
 
     A damaged or incomplete set in a folder that the user named is an error, never a reason to look elsewhere.
+    `options` are those of the data set's reader, the recipe's `data.options`.
     """
+    if is_reference(name):
+        return load_own(name, data_dir, say or _silent, options or {})
     spec = DATASETS[name]
+    chosen = checked_options(spec.read, options or {}, f"data set {name!r}")
     try:
-        return _read(spec, _find_or_fetch(spec, data_dir, fetch, say or _silent))
+        return _read(spec, _find_or_fetch(spec, data_dir, fetch, say or _silent), chosen, say or _silent)
     except _NotAvailableError as error:
         return _load_fallback(spec, error)
 
@@ -63,8 +80,8 @@ def fetch_dataset(name: str, data_dir: Path | None = None, say: Say | None = Non
     What is missing is written to data_dir/NAME, or to NAME in the user's cache; no file is ever overwritten.
     """
     spec = DATASETS[name]
-    _check_folder(data_dir)
-    looked = [Place("--data-dir", data_dir)] if data_dir else places(None)
+    _check_folder(spec, data_dir)
+    looked = [Place(NAMED, data_dir)] if data_dir else places(None)
     status = _status(spec, [*looked, *_wheel(spec)])
     if status.folder is not None and status.present:
         _require_published(spec, status.folder)
@@ -77,8 +94,16 @@ def fetch_dataset(name: str, data_dir: Path | None = None, say: Say | None = Non
 def dataset_status(name: str, data_dir: Path | None = None) -> DataStatus:
     """Where a data set lies, without reading, checking or fetching anything."""
     spec = DATASETS[name]
-    _check_folder(data_dir)
+    _check_folder(spec, data_dir)
     return _status(spec, _places(spec, data_dir))
+
+
+def outline(name: str, options: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
+    """The shape of an input and the number of training samples, 0 if that is known only when the data are read."""
+    if is_reference(name):
+        return own_outline(name, json.dumps(dict(options), sort_keys=True))
+    spec = DATASETS[name]
+    return spec.shape(checked_options(spec.read, options, f"data set {name!r}")), spec.counts[0]
 
 
 class _NotAvailableError(InputError):
@@ -89,8 +114,8 @@ def _silent(_: str) -> None:
     """Say nothing."""
 
 
-def _check_folder(data_dir: Path | None) -> None:
-    if data_dir is not None and data_dir.exists() and not data_dir.is_dir():
+def _check_folder(spec: DataSpec, data_dir: Path | None) -> None:
+    if data_dir is not None and data_dir.exists() and not data_dir.is_dir() and spec.holds is None:
         raise InputError(f"--data-dir {data_dir} is a file: name the folder in which the data lie")
 
 
@@ -105,10 +130,18 @@ def _wheel(spec: DataSpec) -> list[Place]:
 
 def _status(spec: DataSpec, looked: Iterable[Place]) -> DataStatus:
     for place in looked:
-        folder = folder_in(place.root, spec.name, spec.files)
+        folder = _folder(spec, place)
         if folder is not None:
             return DataStatus(spec.name, spec.title, place.label, folder, missing(folder, spec.files))
     return DataStatus(spec.name, spec.title, "", None, tuple(file.name for file in spec.files))
+
+
+def _folder(spec: DataSpec, place: Place) -> Path | None:
+    if spec.holds is None:
+        return folder_in(place.root, spec.name, spec.files)
+    # Only what was named for this command may hold the data under any name: elsewhere all sorts of texts may lie.
+    candidates = [place.root / spec.name, *([place.root] if place.label == NAMED else [])]
+    return next((path for path in candidates if path.exists() and spec.holds(path)), None)
 
 
 def _find_or_fetch(spec: DataSpec, data_dir: Path | None, fetch: bool, say: Say) -> DataStatus:
@@ -131,11 +164,14 @@ def _incomplete(status: DataStatus) -> str:
 
 def _not_found(spec: DataSpec, data_dir: Path | None) -> str:
     looked = ", ".join(f"{place.label} {place.root}" for place in _places(spec, data_dir))
-    return f"{spec.name} was not found in {looked}: {_cure(spec, f'run `rigl-compress data fetch {spec.name}`, or ')}"
+    first = f"run `rigl-compress data fetch {spec.name}`, or " if spec.sources else ""
+    return f"{spec.name} was not found in {looked}: {_cure(spec, first)}"
 
 
 def _cure(spec: DataSpec, first: str = "") -> str:
     names = ", ".join(file.name for file in spec.files)
+    if not names:
+        return spec.hint
     return f"{first}put {names} into a folder and name it with --data-dir{f' ({spec.hint})' if spec.hint else ''}"
 
 
@@ -176,13 +212,15 @@ def _require_published(spec: DataSpec, folder: Path) -> None:
         )
 
 
-def _read(spec: DataSpec, status: DataStatus) -> DataSet:
+def _read(spec: DataSpec, status: DataStatus, options: Mapping[str, Any], say: Say = _silent) -> DataSet:
     if status.folder is None:
         raise InputError(f"{spec.name} vanished while it was loaded: run the command again")
-    train, test = spec.read(status.folder)
+    given = {"say": say} if "say" in signature(spec.read).parameters else {}
+    train, test = spec.read(status.folder, **given, **options)
     published = are_published(status.folder, spec.files)
     source = f"{spec.name}: {_origin(spec, status, published)}"
-    return DataSet(spec.name, source, spec.classes, spec.input_shape, train, test)
+    classes = spec.classes or train.labels[1] + 1
+    return DataSet(spec.name, source, classes, spec.shape(options), train, test, spec.metric)
 
 
 def _origin(spec: DataSpec, status: DataStatus, published: bool) -> str:
@@ -190,7 +228,8 @@ def _origin(spec: DataSpec, status: DataStatus, published: bool) -> str:
         return f"{spec.title}, embedded in the {status.label}"
     if not published:
         return f"not the published files, but those in {status.folder} ({status.label})"
-    return f"{spec.title}, md5 checked, in {status.folder} ({status.label})"
+    checked = ", md5 checked" if any(file.md5 for file in spec.files) else ""
+    return f"{spec.title}{checked}, in {status.folder} ({status.label})"
 
 
 def _load_fallback(spec: DataSpec, error: _NotAvailableError) -> DataSet:
@@ -200,6 +239,6 @@ def _load_fallback(spec: DataSpec, error: _NotAvailableError) -> DataSet:
     status = _status(instead, _places(instead, None))
     if not status.present:
         raise InputError(f"{error}; or use {instead.name}: {instead.hint}") from error
-    found = _read(instead, status)
+    found = _read(instead, status, {})
     note = f"(the full {spec.name} was not found; `rigl-compress data fetch {spec.name}` gets it)"
     return replace(found, source=f"{found.source} {note}")

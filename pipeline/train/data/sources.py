@@ -20,7 +20,7 @@ T = TypeVar("T")
 OPEN_SECONDS = 5.0
 # Silence in the middle of a download.
 READ_SECONDS = 10.0
-# The largest file here has 26 MB: 5 minutes are enough at 100 kB/s, and end a download that trickles.
+# The largest single file here has 26 MB: 5 minutes are enough at 100 kB/s, and end a download that trickles.
 FILE_SECONDS = 300.0
 _CHUNK = 1 << 18
 
@@ -45,17 +45,38 @@ def mirror(url: str, suffix: str = ".gz") -> Source:
     """
 
     def get(files: Sequence[DataFile], say: Say) -> Mapping[str, bytes]:
-        return {file.name: _download(f"{url}{file.name}{suffix}", say) for file in files}
+        return {file.name: _gunzipped(download(f"{url}{file.name}{suffix}", say, FILE_SECONDS)) for file in files}
 
     return Source(url, get)
 
 
-def _download(url: str, say: Say) -> bytes:
+def web_file(url: str) -> Source:
+    """One file, at a web address where it may have another name.
+
+    >>> web_file("https://example.org/input.txt").title
+    'https://example.org/input.txt'
+    """
+
+    def get(files: Sequence[DataFile], say: Say) -> Mapping[str, bytes]:
+        return {file.name: _gunzipped(download(url, say, FILE_SECONDS)) for file in files}
+
+    return Source(url, get)
+
+
+def _gunzipped(content: bytes) -> bytes:
+    try:
+        return unpacked(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(str(error)) from error
+
+
+def download(url: str, say: Say, seconds: float) -> bytes:
+    """Get what lies at a web address, as it is, or SourceError."""
     say(f"fetching {url}")
     try:
         with in_time(lambda: _open(url), OPEN_SECONDS) as response:
-            return unpacked(_read(response, time.monotonic() + FILE_SECONDS))
-    except (OSError, HTTPException, EOFError, zlib.error, ValueError) as error:
+            return _read(response, seconds)
+    except (OSError, HTTPException, EOFError, ValueError) as error:
         raise SourceError(str(error) or type(error).__name__) from error
 
 
@@ -68,12 +89,12 @@ def _open(url: str) -> HTTPResponse:
     return response
 
 
-def _read(response: HTTPResponse, deadline: float) -> bytes:
-    content = bytearray()
+def _read(response: HTTPResponse, seconds: float) -> bytes:
+    content, deadline = bytearray(), time.monotonic() + seconds
     while chunk := response.read(_CHUNK):
         content += chunk
         if time.monotonic() > deadline:
-            raise TimeoutError(f"more than {FILE_SECONDS:.0f} s for one file")
+            raise TimeoutError(f"more than {seconds:.0f} s for one file")
     if response.length:  # what the server still owes; read() ends without a word
         raise EOFError(f"the download broke off {response.length} bytes before its end")
     return bytes(content)
@@ -114,6 +135,6 @@ def checked(contents: Mapping[str, bytes], files: Sequence[DataFile]) -> dict[st
     for file in files:
         if file.name not in contents:
             raise SourceError(f"{file.name} is not in it")
-        if not file.matches(contents[file.name]):
+        if file.md5 and not file.matches(contents[file.name]):
             raise SourceError(f"{file.name}: md5 {md5(contents[file.name])}, expected {file.md5}")
     return {file.name: contents[file.name] for file in files}

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from rigl_compress.pipeline.train import loop
 from rigl_compress.pipeline.train.data.dataset import DataSet, Split
 from rigl_compress.pipeline.train.data.load import load_dataset
-from rigl_compress.pipeline.train.loop import Job, error_rate, train_epochs
+from rigl_compress.pipeline.train.loop import Job, train_epochs
+from rigl_compress.pipeline.train.metrics import error_rate
 from rigl_compress.pipeline.train.progress import Progress, silent
 from rigl_compress.pipeline.train.stage import build_job, model_spec
 
@@ -75,7 +76,7 @@ def test_best_is_the_least_error_seen(data: DataSet) -> None:
 
 def test_evaluation_every_so_many_epochs_and_at_the_end(data: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Split] = []
-    monkeypatch.setattr(loop, "error_rate", lambda model, split: float(seen.append(split) or len(seen)))
+    monkeypatch.setattr(loop, "evaluate", lambda metric, model, split, batch: float(seen.append(split) or len(seen)))
     rows = run(job_of(data, "train.epochs=5", "train.evaluate_every=2"))
     assert [row.get("error") for row in rows] == [None, 1, 1, 2, 3]
     assert all(split is data.test for split in seen)
@@ -183,7 +184,7 @@ def test_a_listener_hears_of_every_epoch_however_short(data: DataSet) -> None:
     assert [now.epoch for now in heard] == [1, 2, 3, 4]
     assert [now.iteration for now in heard] == [15, 30, 45, 60]
     assert {now.iterations for now in heard} == {60}
-    assert [(now.loss, now.error, now.best) for now in heard] == [
+    assert [(now.loss, now.value, now.best) for now in heard] == [
         (row["train_loss"], row["error"], row["best_error"]) for row in rows
     ]
     assert heard[-1].sparsity == job.sparse.sparsity
@@ -196,7 +197,7 @@ def test_and_of_every_so_many_iterations(data: DataSet, monkeypatch: pytest.Monk
     job.listener = heard.append
     run(job)
     assert sorted({now.iteration for now in heard}) == [5, 10, 15, 20, 25, 30]
-    assert heard[0].error is None
+    assert heard[0].value is None
     assert all(now.loss is not None and now.loss > 0 for now in heard)
 
 

@@ -13,8 +13,8 @@ from rigl_compress.models.layers import sparse_parameters
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import connections
 from rigl_compress.pipeline.train.data.load import load_dataset
-from rigl_compress.pipeline.train.loop import error_rate
 from rigl_compress.pipeline.train.methods import METHODS
+from rigl_compress.pipeline.train.metrics import error_rate
 from rigl_compress.pipeline.train.narrow import parameter_count
 from rigl_compress.pipeline.train.stage import find_device
 from rigl_compress.pipeline.workspace import Run
@@ -59,7 +59,7 @@ def test_the_result(trainer: Trainer) -> None:
     run = trainer()
     result = run.result()
     assert result.keys() >= {
-        "format", "final_error", "best_error", "data", "seconds", "method", "sparsity", "steps", "updates",
+        "format", "metric", "final_error", "best_error", "data", "seconds", "method", "sparsity", "steps", "updates",
         "inference_flops", "training_gflops", "alive", "command", "seed", "recipe", "environment",
     }  # fmt: skip
     assert {"date", "cpu", "cores", "python", "versions", "threads", "device"} <= result["environment"].keys()

