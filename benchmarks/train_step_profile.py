@@ -116,7 +116,7 @@ def row(name: str, found: dict[str, float]) -> tuple[str, ...]:
 
 def markdown(lines: list[tuple[str, ...]]) -> str:
     """Give a table for the documentation."""
-    head = [" | ".join(COLUMNS), "|".join("---" for _ in COLUMNS)]
+    head = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
     return "\n".join(f"| {line} |" for line in (*head, *(" | ".join(each) for each in lines)))
 
 

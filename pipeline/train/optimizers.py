@@ -23,7 +23,7 @@ class OptimizerConfig:
     weight_decay: float = 0.0  # of weights; biases and normalisation parameters are not decayed
     weight_decays: Mapping[str, float] = field(default_factory=dict)  # of single layers, by name, glob or type
     beta2: float = 0.999
-    fused: bool = False  # one pass over the weights instead of several: 3 to 13 times as fast, and rounded differently
+    fused: bool = False  # one pass over the weights instead of several: faster, and rounded differently
 
     def __post_init__(self) -> None:
         for name, decay in {"weight_decay": self.weight_decay, **self.weight_decays}.items():
