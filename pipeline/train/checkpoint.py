@@ -81,6 +81,6 @@ def _load_optimizer(
             raise InputError(
                 f"the checkpoint holds optimizer state of {name!r}, which the model lacks: another model's"
             )
-        if torch.is_tensor(value) and value.dim():
-            value = value.to(parameters[name].device)
+        if torch.is_tensor(value) and (value.dim() or optimizer.defaults.get("fused")):
+            value = value.to(parameters[name].device)  # step counters live on the CPU, but for fused optimizers
         optimizer.state[parameters[name]][key] = value

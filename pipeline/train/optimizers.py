@@ -23,6 +23,7 @@ class OptimizerConfig:
     weight_decay: float = 0.0  # of weights; biases and normalisation parameters are not decayed
     weight_decays: Mapping[str, float] = field(default_factory=dict)  # of single layers, by name, glob or type
     beta2: float = 0.999
+    fused: bool = False  # one pass over the weights instead of several: faster, and rounded differently
 
     def __post_init__(self) -> None:
         for name, decay in {"weight_decay": self.weight_decay, **self.weight_decays}.items():
@@ -34,11 +35,21 @@ OPTIMIZERS: Registry[Callable[[list[dict[str, Any]], OptimizerConfig], Optimizer
 OPTIMIZERS.register(
     "sgd",
     lambda groups, config: torch.optim.SGD(
-        groups, lr=0.0, momentum=config.momentum, nesterov=config.nesterov and config.momentum > 0
+        groups,
+        lr=0.0,
+        momentum=config.momentum,
+        nesterov=config.nesterov and config.momentum > 0,
+        fused=config.fused or None,  # None: torch chooses
     ),
 )
-OPTIMIZERS.register("adam", lambda groups, config: torch.optim.Adam(groups, lr=0.0, betas=(0.9, config.beta2)))
-OPTIMIZERS.register("adamw", lambda groups, config: torch.optim.AdamW(groups, lr=0.0, betas=(0.9, config.beta2)))
+OPTIMIZERS.register(
+    "adam",
+    lambda groups, config: torch.optim.Adam(groups, lr=0.0, betas=(0.9, config.beta2), fused=config.fused or None),
+)
+OPTIMIZERS.register(
+    "adamw",
+    lambda groups, config: torch.optim.AdamW(groups, lr=0.0, betas=(0.9, config.beta2), fused=config.fused or None),
+)
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:

@@ -2,10 +2,14 @@
 
 import pytest
 import tiny
+import torch
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.pipeline.flops import flops_json, recipe_flops
+from rigl_compress.models.flops import count_flops
+from rigl_compress.models.networks import ModelSpec
+from rigl_compress.pipeline.flops import flops_json, kept_shares, recipe_flops
 from rigl_compress.pipeline.recipe import load_recipe
+from rigl_compress.pipeline.train.config import SparsityConfig
 
 
 def test_the_authors_recipe() -> None:
@@ -57,3 +61,18 @@ def test_an_unknown_convention() -> None:
 def test_an_end_beyond_the_run() -> None:
     with pytest.raises(InputError, match="updates end at step 999999999, but the run has only"):
         flops_json(tiny.recipe("sparsity.end=999999999"), "multiply-add")
+
+
+def test_the_wide_resnet_at_80_percent_costs_what_the_reproduction_of_the_paper_counted() -> None:
+    """The reproducibility report of the paper has 0.35× for WRN-22-2 by ERK."""
+    spec = ModelSpec("wrn-22-2")
+    with torch.device("meta"):
+        model = spec.build()
+    shares = kept_shares(model, SparsityConfig(sparsity=0.8, distribution="erk"))
+    assert round(count_flops(model, spec.example().to("meta"), shares).ratio, 2) == 0.35
+
+
+def test_the_gates_of_a_gru_are_counted_in_whole_connections() -> None:
+    gru = torch.nn.GRU(10, 7, device="meta")
+    shares = kept_shares(gru, SparsityConfig(sparsity=0.9, distribution="uniform", dense=()))
+    assert shares == {"weight_ih_l0": 3 * 7 / 210, "weight_hh_l0": 3 * 5 / 147}  # 70 − 63 and 49 − 44 per gate

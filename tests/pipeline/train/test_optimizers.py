@@ -92,3 +92,22 @@ def test_weights_do_not_grow() -> None:
 def test_values_that_torch_refuses(wrong: OptimizerConfig) -> None:
     with pytest.raises(InputError, match=rf"optimizer '{wrong.name}': .*; change \[optimizer\] of the recipe"):
         build_optimizer(network(), wrong)
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_fused_kernels_take_the_same_steps(name: str) -> None:
+    def trained(fused: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(9, 8), nn.Tanh(), nn.Linear(8, 2))
+        optimizer = build_optimizer(model, OptimizerConfig(name, weight_decay=0.01, fused=fused))
+        assert bool(optimizer.param_groups[0]["fused"]) == fused
+        set_learning_rate(optimizer, 0.01)
+        for seed in range(5):
+            x = torch.rand(4, 9, generator=torch.Generator().manual_seed(seed))
+            model(x).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    for one, other in zip(trained(False), trained(True), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)

@@ -21,6 +21,8 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": lambda p: torch.optim.Adam(p, lr=1e-2, weight_decay=1e-2),
     "amsgrad": lambda p: torch.optim.Adam(p, lr=1e-2, amsgrad=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=1e-2),
+    "fused-nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-2, fused=True),
+    "fused-adam": lambda p: torch.optim.Adam(p, lr=1e-2, weight_decay=1e-2, fused=True),
 }
 
 
