@@ -10,6 +10,7 @@ from rigl_compress.exporters.export import Layout
 from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.artifacts import write_json, write_text
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.references import is_reference
 from rigl_compress.pipeline.bench.backends import usable_backend
 from rigl_compress.pipeline.bench.page import write_page
 from rigl_compress.pipeline.bench.report import CompressionReport
@@ -75,11 +76,11 @@ def stages_of(config: RunConfig) -> list[Stage]:
 
 def _training_facts(config: RunConfig) -> dict[str, Any]:
     """Give what training depends on: the recipe, the data that it finds, the run that it starts from."""
-    start = config.recipe.start
+    start, name = config.recipe.start, config.recipe.data.name
     earlier = Run(Path(start.run)).model_file if start else None
     return {
         "recipe": config.recipe.to_toml(),
-        "data": str(dataset_status(config.recipe.data.name, config.here.data_dir)),
+        "data": name if is_reference(name) else str(dataset_status(name, config.here.data_dir)),
         "start": earlier.stat().st_mtime_ns if earlier and earlier.exists() else None,
     }
 
