@@ -26,7 +26,8 @@ def running(path: Path, tries: Sequence[Sizes]) -> Iterator[Sizes]:
     """Give those of the sizes that a model runs on; a crash is a size that it does not run on."""
     left = list(tries)
     while left:
-        command = [sys.executable, "-m", "rigl_compress.exporters.probe", str(path), json.dumps(left)]
+        # -P: not from the folder that one happens to be in
+        command = [sys.executable, "-P", "-m", "rigl_compress.exporters.probe", str(path), json.dumps(left)]
         told = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
         places = [int(word) for word in told if word != "runs"]
         yield from (left[int(place)] for place, word in pairwise(told) if word == "runs")
