@@ -28,9 +28,10 @@ from rigl_compress.pipeline.environment import environment
 
 ABOUT = """# Versions of ONNX Runtime
 
-Networks: a perceptron, convolutions (one of them depthwise, normalisation folded), linear layers on sequences, a GRU;
-all with 90 % zeros. *yes*: all four open at the default level, every weight is rebuilt at load and not again in a run,
-and the outputs are those of the version that checked the files when they were made. Made by"""
+Networks: a perceptron, the same from a tool that leaves -0.0, convolutions (one of them depthwise, normalisation
+folded), linear layers on sequences, a GRU; all with 90 % zeros. *yes*: all five open at the default level, every weight
+is rebuilt at load and not again in a run, and the outputs are those of the version that checked the files when they
+were made. Made by"""
 # Runs in the other environment: opens each file at the default level, keeps the optimized graph and the outputs.
 LOOK = """
 import json, sys
@@ -70,6 +71,7 @@ def networks() -> dict[str, tuple[nn.Module, torch.Tensor]]:
     )
     return {
         "perceptron": (nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10)), torch.rand(1, 64)),
+        "signs": (nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10)), torch.rand(1, 64)),
         "convolutions": (convolutions, torch.rand(1, 3, 12, 12)),
         "sequences": (nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 10)), torch.rand(1, 5, 32)),
         "gru": (Gated(), torch.rand(1, 7, 24)),
@@ -84,12 +86,26 @@ def make_files(folder: Path) -> dict[str, ExportedModel]:
         for parameter in sparse_parameters(model).values():
             parameter.data.masked_fill_(torch.rand_like(parameter) < 0.9, 0)
         plain = export_onnx(model, example, folder / f"{net}.onnx", encoding="dense").path
+        if net == "signs":
+            make_zeros_negative(plain)
         np.save(folder / f"{net}.input.npy", torch.rand(3, *example.shape[1:]).numpy())
         for encoding in CHOICES:
             for values in VALUES:
                 path = folder / f"{net}+{encoding}+{values}"
                 files[str(path)] = reencode(plain, path, Layout(encoding, values))
     return files
+
+
+def make_zeros_negative(path: Path) -> None:
+    """Make every second zero -0.0, as tools do that multiply by masks."""
+    model = onnx.load(path)
+    for tensor in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor).copy()
+        if array.ndim > 1 and array.dtype == np.float32:
+            zeros = np.flatnonzero(array == 0)[::2]
+            array.reshape(-1)[zeros] = -0.0
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, path)
 
 
 def look(python: Path | str, files: list[str]) -> dict[str, Any]:

@@ -81,8 +81,9 @@ def _tensor(name: str, array: Array) -> TensorProto:
     return numpy_helper.from_array(np.ascontiguousarray(array), name)
 
 
-def _numbers(name: str, numbers: Sequence[int]) -> TensorProto:
-    return helper.make_tensor(name, TensorProto.INT64, [len(numbers)], numbers)
+def numbers(name: str, values: Sequence[int]) -> TensorProto:
+    """Whole numbers in a row."""
+    return helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
 
 
 # dense
@@ -132,7 +133,7 @@ def _rebuilt(name: str, array: Array, values: Array) -> Encoded:
         helper.make_node("ScatterElements", [zeros, f"{name}/places", f"{name}/values"], [f"{name}/flat"], axis=0),
         helper.make_node("Reshape", [f"{name}/flat", f"{name}/shape"], [name]),
     )
-    constants = (_numbers(f"{zeros}/size", [array.size]), _numbers(f"{name}/shape", array.shape))
+    constants = (numbers(f"{zeros}/size", [array.size]), numbers(f"{name}/shape", array.shape))
     return Encoded(initializers=(_tensor(f"{name}/values", values), *constants), nodes=nodes)
 
 
@@ -178,36 +179,58 @@ def decode_gap8(parts: Parts, shape: tuple[int, ...]) -> Array:
 # bitmask: a bit a place, the paper's convention
 
 
-def encode_bitmask(name: str, array: Array) -> Encoded:
-    """A bit for every place and the values in a row: 4·nnz + N/8 bytes in float32.
+def packed_bits(marks: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Give a bit for every place: bit i of byte b stands for place i·⌈N/8⌉ + b.
 
-    Bit i of byte b stands for place i·⌈N/8⌉ + b, so that the runtime shifts long rows and not groups of eight.
+    So the runtime shifts long rows and not groups of eight.
+
+    >>> packed_bits(np.array([True, False, False, True])).tolist()
+    [[9]]
     """
-    alive = nonzero_bits(array)
+    planes = np.zeros((8, -(-marks.size // 8)), dtype=np.bool_)
+    planes.reshape(-1)[: marks.size] = marks.reshape(-1)
+    return np.packbits(planes, axis=0, bitorder="little")
+
+
+def unpacked(bits: Array, size: int) -> NDArray[np.bool_]:
+    """Give the marks of `packed_bits` in a row."""
+    return np.unpackbits(bits, axis=0, bitorder="little").reshape(-1)[:size].astype(np.bool_)
+
+
+def bit_planes(bits: str, row: str) -> Encoded:
+    """The operators that make of packed bits a row of zeros and ones, with up to seven zeros more at the end."""
     shifts = _tensor(f"{SHARED}shifts", np.arange(7, -1, -1, dtype=np.uint8).reshape(8, 1))
     seven = _tensor(f"{SHARED}seven", np.array(7, dtype=np.uint8))
-    row = _numbers(f"{SHARED}row", [-1])
-    planes = np.zeros((8, -(-array.size // 8)), dtype=np.bool_)
-    planes.reshape(-1)[: array.size] = alive
-    places = Encoded(
-        initializers=(_tensor(f"{name}/bits", np.packbits(planes, axis=0, bitorder="little")), shifts, seven, row),
+    flat = numbers(f"{SHARED}row", [-1])
+    return Encoded(
+        initializers=(shifts, seven, flat),
         nodes=(
-            helper.make_node("BitShift", [f"{name}/bits", shifts.name], [f"{name}/highest"], direction="LEFT"),
-            helper.make_node("BitShift", [f"{name}/highest", seven.name], [f"{name}/alive"], direction="RIGHT"),
-            helper.make_node("Reshape", [f"{name}/alive", row.name], [f"{name}/row"]),
+            helper.make_node("BitShift", [bits, shifts.name], [f"{bits}/highest"], direction="LEFT"),
+            helper.make_node("BitShift", [f"{bits}/highest", seven.name], [f"{bits}/planes"], direction="RIGHT"),
+            helper.make_node("Reshape", [f"{bits}/planes", flat.name], [row]),
+        ),
+    )
+
+
+def encode_bitmask(name: str, array: Array) -> Encoded:
+    """A bit for every place and the values in a row: 4·nnz + N/8 bytes in float32."""
+    alive = nonzero_bits(array)
+    places = Encoded(
+        initializers=(_tensor(f"{name}/bits", packed_bits(alive)),),
+        nodes=(
             helper.make_node("NonZero", [f"{name}/row"], [f"{name}/found"]),
-            helper.make_node("Reshape", [f"{name}/found", row.name], [f"{name}/places"]),
+            helper.make_node("Reshape", [f"{name}/found", f"{SHARED}row"], [f"{name}/places"]),
         ),
         # Without its shape the output of NonZero is of unknown size, and nothing behind it is folded.
         shapes=(helper.make_tensor_value_info(f"{name}/found", TensorProto.INT64, [1, int(alive.sum())]),),
     )
-    return joined(places, _rebuilt(name, array, array.reshape(-1)[alive]))
+    row = bit_planes(f"{name}/bits", f"{name}/row")
+    return joined(row, places, _rebuilt(name, array, array.reshape(-1)[alive]))
 
 
 def decode_bitmask(parts: Parts, shape: tuple[int, ...]) -> Array:
     """Unpack the bits and put the values where they are set."""
-    alive = np.unpackbits(parts["bits"], axis=0, bitorder="little").reshape(-1)
-    return _scattered(parts["values"], np.flatnonzero(alive), shape)
+    return _scattered(parts["values"], np.flatnonzero(unpacked(parts["bits"], prod(shape))), shape)
 
 
 ENCODINGS: Registry[Encoding] = Registry("encoding")

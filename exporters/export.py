@@ -109,6 +109,8 @@ def export_onnx(
     plain = export_graph(model, example_input, fold_batch_norm=fold_batch_norm, opset=opset)
     baked = bake(model)
     verify.check_source_zeros(plain, {name: tensor.numpy() for name, tensor in baked.state_dict().items()})
+    lift_constants(plain)
+    clear_negative_zeros(plain)
     return write_checked(plain, target, layout, torch_trial(baked, as_inputs(example_input)))
 
 
@@ -128,8 +130,11 @@ def reencode(
     earlier = {key: value for key, value in metadata_of(loaded).items() if key != "tensors"}
     facts = {**earlier, **chosen.metadata(), "source_sha256": sha256_of(found)}
     plain = restore(loaded)
+    lift_constants(plain)
+    if chosen.values != "fp32":  # bits are lost anyway
+        clear_negative_zeros(plain)
     session = verify.open_session(found)
-    trial = random_trial(session) if inputs is None else trial_of(session, inputs)
+    trial = random_trial(session, found) if inputs is None else trial_of(session, inputs)
     return write_checked(plain, target, replace(chosen, facts=facts), trial)
 
 
@@ -147,9 +152,6 @@ def check_target(path: Path, *, force: bool, source: Path | None = None) -> Path
 
 def write_checked(plain: onnx.ModelProto, path: Path, layout: Layout, trial: Trial) -> ExportedModel:
     """Encode a plain model and check the file; it takes its name only if every check passes."""
-    lift_constants(plain)
-    if layout.encoding != "dense":
-        clear_negative_zeros(plain)
     model = sparsify(plain, layout.encoding, layout.values)
     write_metadata(model, layout.metadata())
     verify.check_zeros(model, plain, exact=layout.values == "fp32")

@@ -8,6 +8,8 @@ from rigl_compress.exporters.encodings import ENCODINGS, Array, Parts
 from rigl_compress.exporters.indices import NAME as STEPS
 from rigl_compress.exporters.indices import decode_indices
 from rigl_compress.exporters.onnx_file import delete
+from rigl_compress.exporters.signs import NAME as SIGNED
+from rigl_compress.exporters.signs import with_signs
 from rigl_compress.exporters.sparsify import METADATA, metadata_of
 from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.errors import InputError
@@ -38,7 +40,8 @@ def decoded(model: onnx.ModelProto, name: str, label: str) -> Array:
             return decode_indices(parts)
         inner = _inner(parts, values) if values else parts
         shape = tuple(inner["shape"].tolist())
-        return VALUES[values or "fp32"].widen(ENCODINGS[encoding].decode(inner, shape), parts)
+        array = ENCODINGS[encoding].decode(inner, shape)
+        return with_signs(array, parts) if values == SIGNED else VALUES[values or "fp32"].widen(array, parts)
     except (KeyError, ValueError, IndexError):
         raise InputError(f"{name!r} is not stored as {label!r}, as the metadata says: export the model again") from None
 

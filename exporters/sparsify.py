@@ -16,7 +16,9 @@ from rigl_compress.exporters.encodings import ENCODINGS, Encoded, joined
 from rigl_compress.exporters.indices import NAME as STEPS
 from rigl_compress.exporters.indices import encode_indices
 from rigl_compress.exporters.onnx_file import OLDEST_OPSET, delete, opset_of
-from rigl_compress.exporters.values import VALUES, Values
+from rigl_compress.exporters.signs import NAME as SIGNED
+from rigl_compress.exporters.signs import negative_zeros, without_signs
+from rigl_compress.exporters.values import VALUES, Narrow, Values
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.registry import Registry
 
@@ -39,9 +41,9 @@ def sparsify(plain: onnx.ModelProto, encoding: str, values: str) -> onnx.ModelPr
     tries, kind = CHOICES[encoding], VALUES[values]
     model = onnx.ModelProto()
     model.CopyFrom(plain)
-    weights = weights_of(model.graph)
+    weights, signs = weights_of(model.graph), opset_of(model) >= OLDEST_OPSET
     chosen = {
-        tensor.name: _choose(tensor, tries, kind if tensor.name in weights else VALUES["fp32"])
+        tensor.name: _choose(tensor, tries, kind if tensor.name in weights else VALUES["fp32"], signs)
         for tensor in _encodable(model)
     }
     encoded = {name: found for name, found in chosen.items() if found[0] != "dense"}
@@ -79,12 +81,15 @@ def _constant(node: onnx.NodeProto) -> TensorProto | None:
 
 
 def clear_negative_zeros(model: onnx.ModelProto) -> None:
-    """Make 0.0 of -0.0 in weights: masks leave -0.0 in the place of negative weights, and folded normalisation too."""
+    """Make 0.0 of -0.0 in weights: masks leave -0.0 in the place of negative weights, and folded normalisation too.
+
+    For networks that are exported, and for fewer bits; what comes from a file keeps all of its bits.
+    """
     weights = weights_of(model.graph)
     for tensor in _encodable(model):
         if tensor.name in weights and tensor.data_type in _FLOATS:
             array = numpy_helper.to_array(tensor)
-            if np.any((array == 0) & np.signbit(array)):
+            if negative_zeros(array).any():
                 tensor.CopyFrom(numpy_helper.from_array(np.where(array == 0, array.dtype.type(0), array), tensor.name))
 
 
@@ -104,31 +109,43 @@ def weights_of(graph: onnx.GraphProto) -> set[str]:
     return {name for name, operators in uses.items() if operators <= _WEIGHT_OPERATORS}
 
 
-def _choose(tensor: TensorProto, tries: tuple[str, ...], values: Values) -> tuple[str, Encoded]:
+def _choose(tensor: TensorProto, tries: tuple[str, ...], values: Values, signs: bool) -> tuple[str, Encoded]:
     array = numpy_helper.to_array(tensor)
     if tensor.data_type in (*_FLOATS, *_QUANTIZED) and array.size:
-        return smallest_of(tensor.name, array, tries, values)
+        return smallest_of(tensor.name, array, tries, values, signs=signs)
     steps = encode_indices(tensor.name, array) if "gap8" in tries else None
     if steps is not None and steps.nbytes < tensor.ByteSize():
         return STEPS, steps
     return "dense", Encoded(initializers=(tensor,))
 
 
-def smallest_of(name: str, array: Array, tries: tuple[str, ...], values: Values) -> tuple[str, Encoded]:
-    """Encode in each of the ways, and in fewer bits where the value type allows; give the smallest.
+def smallest_of(
+    name: str, array: Array, tries: tuple[str, ...], values: Values, *, signs: bool = True
+) -> tuple[str, Encoded]:
+    """Encode in each of the ways, in fewer bits where the value type allows; give the smallest.
+
+    With `signs`, -0.0 may also stand apart, in bits of its own.
 
     >>> array = np.diag(np.ones(100, dtype=np.float32))
     >>> smallest_of("w", array, ("dense", "sparse"), VALUES["fp16"])[0]
     'sparse+fp16'
     """
     narrow = values.narrow(name, array) if array.dtype == np.float32 and array.ndim > 1 else None
-    tried = {each: ENCODINGS[each].encode(name, array) for each in tries if narrow is None}
+    tried = {"dense": ENCODINGS["dense"].encode(name, array)}
     if narrow is not None:
-        inner = {each: ENCODINGS[each].encode(f"{name}/{narrow.part}", narrow.array) for each in tries}
-        tried = {f"{each}+{values.name}": joined(encoded, narrow.around) for each, encoded in inner.items()}
-        tried["dense"] = ENCODINGS["dense"].encode(name, array)
+        tried |= _layered(name, narrow, tries, values.name)
+    else:
+        tried |= {each: ENCODINGS[each].encode(name, array) for each in tries}
+        signed = without_signs(name, array) if signs else None
+        tried |= {} if signed is None else _layered(name, signed, tries, SIGNED)
     best = min(tried, key=lambda each: tried[each].nbytes)
     return best, tried[best]
+
+
+def _layered(name: str, inner: Narrow, tries: tuple[str, ...], label: str) -> dict[str, Encoded]:
+    """Encode a tensor of which others make the one that is wanted."""
+    encoded = {each: ENCODINGS[each].encode(f"{name}/{inner.part}", inner.array) for each in tries}
+    return {f"{each}+{label}": joined(parts, inner.around) for each, parts in encoded.items()}
 
 
 def _replace(model: onnx.ModelProto, encoded: Mapping[str, Encoded]) -> None:

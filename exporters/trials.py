@@ -1,10 +1,9 @@
 """Trials of a file: inputs, and the outputs that they must give. Real inputs, the example, or random ones that run."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import prod
+from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
@@ -14,13 +13,13 @@ from torch import Tensor, nn
 
 from rigl_compress.exporters import verify
 from rigl_compress.exporters.graph import flat_outputs, is_recurrent
+from rigl_compress.exporters.probe import running
 from rigl_compress.models.errors import InputError
 
 Array = NDArray[Any]
 Inputs = Mapping[str, Array]
 # Sizes for free axes of images and sequences, where 1 and 2 are too small: several strides, pictures, moments of sound.
 LENGTHS = (8, 32, 64, 224, 640, 4000, 16000)
-LARGEST_INPUT = 2**22  # numbers; a picture of 16,000 × 16,000 would fill the memory
 STEADY = 1e-4  # how far two runs on the same inputs may be apart
 
 
@@ -62,25 +61,14 @@ def _alike(one: Sequence[Array], other: Sequence[Array]) -> bool:
     return same_shapes and verify.largest_difference(one, other) <= STEADY
 
 
-def random_trial(session: ort.InferenceSession) -> Trial:
+def random_trial(session: ort.InferenceSession, path: Path) -> Trial:
     """Try random inputs with two samples and with one; if neither runs, with longer sequences and larger images."""
-    drawn = [each for batch in (2, 1) for each in _running(session, batch)]
-    if not drawn:
-        longer = (each for length in LENGTHS for each in _running(session, 1, length))
-        drawn = [*islice(longer, 1)]
-    if not drawn:
+    verify.random_inputs(session)  # says which kind of input cannot be drawn
+    sizes = [*running(path, [(2, None), (1, None)])]
+    sizes = sizes or [*islice(running(path, [(1, length) for length in LENGTHS]), 1)]
+    if not sizes:
         raise InputError("the model does not run on random inputs: give inputs that fit it with --inputs FILE.npz")
-    return trial_of(session, *drawn)
-
-
-def _running(session: ort.InferenceSession, batch: int, length: int | None = None) -> Iterator[Inputs]:
-    """Draw inputs; give them if the model runs on them and gives something."""
-    if max(map(prod, verify.input_shapes(session, batch, length).values()), default=0) > LARGEST_INPUT:
-        return
-    drawn = verify.random_inputs(session, batch, length=length)
-    with suppress(verify.VerificationError):
-        if any(each.size for each in verify.run_session(session, drawn)):
-            yield drawn
+    return trial_of(session, *(verify.random_inputs(session, batch, length=length) for batch, length in sizes))
 
 
 def _another(example: Tensor, recurrent: bool) -> Tensor:

@@ -97,6 +97,18 @@ def test_any_file_there_and_back(encoding: str, values: str, plain: Path, tmp_pa
     assert onnx.load(back.path).graph.node == onnx.load(plain).graph.node
 
 
+def test_a_file_with_negative_zeros_there_and_back(tmp_path: Path) -> None:
+    """As it comes from tools that multiply by masks; the network of a run, or fewer bits, have 0.0 in their place."""
+    weight = -np.abs(sparse_weight())
+    onnx.save(onnx_layer(weight), tmp_path / "in.onnx")
+    for encoding in CHOICES:
+        reencode(tmp_path / "in.onnx", tmp_path / "small.onnx", Layout(encoding), force=True)
+        reencode(tmp_path / "small.onnx", tmp_path / "back.onnx", Layout("dense"), force=True)
+        assert tensors(tmp_path / "back.onnx") == {"w": weight.tobytes()}
+    exported = reencode(tmp_path / "in.onnx", tmp_path / "small.onnx", Layout("compact", "fp16"), force=True)
+    assert [row.encoding for row in exported.tensors] == ["gap8+fp16"]
+
+
 def test_one_encoding_to_another(plain: Path, tmp_path: Path) -> None:
     first = reencode(plain, tmp_path / "first.onnx", Layout("bitmask"))
     second = reencode(first.path, tmp_path / "second.onnx", Layout("gap8"))

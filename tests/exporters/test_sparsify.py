@@ -163,6 +163,43 @@ def test_weights_in_constants_are_found() -> None:
     assert labels(sparsify(model, "gap8", "fp32")) == {"w": "gap8"}
 
 
+@pytest.mark.parametrize("encoding", CHOICES)
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(100, 100), (7, 3, 5, 5)])
+def test_a_model_that_was_multiplied_by_masks_comes_back_bit_by_bit(encoding: str, kind: Any, shape: Any) -> None:
+    """Half of its zeros are -0.0: they cost a bit a place, not a number each."""
+    weight = (sparse_weight(0, shape) * (sparse_weight(0.95, shape) != 0)).astype(kind)
+    assert np.signbit(weight[weight == 0]).any()
+    plain = made_of(weight)
+    encoded = sparsify(plain, encoding, "fp32")
+    assert bits(restore(encoded)) == bits(plain)
+    assert run(encoded)[0].tobytes() == weight.tobytes()
+    if encoding != "dense" and shape == (100, 100) and kind == np.float32:
+        assert labels(encoded)["w"].endswith("+signed")
+        values = weight.itemsize * np.count_nonzero(weight)
+        assert encoded.ByteSize() < (3 if encoding == "sparse" else 1) * values + 2 * weight.size / 8 + 1500
+    if encoding not in ("sparse", "compact"):
+        assert ReferenceEvaluator(encoded).run(None, {})[0].tobytes() == weight.tobytes()
+
+
+def test_every_bit_of_nan_beside_negative_zeros() -> None:
+    """A product would make a quiet NaN of a signalling one."""
+    weight = sparse_weight(0.95, (100, 100)) * np.float32(-1)
+    weight.view(np.uint32)[3, :2] = 0x7F800001
+    encoded = sparsify(made_of(weight), "compact", "fp32")
+    assert "signed" not in labels(encoded)["w"]
+    assert run(encoded)[0].tobytes() == weight.tobytes()
+
+
+def made_of(weight: Array) -> onnx.ModelProto:
+    """A model that gives its weight."""
+    kind = helper.np_dtype_to_tensor_dtype(weight.dtype)
+    outputs = [helper.make_tensor_value_info("y", kind, list(weight.shape))]
+    nodes = [helper.make_node("Identity", ["w"], ["y"])]
+    graph = helper.make_graph(nodes, "weight", [], outputs, [numpy_helper.from_array(weight, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def test_negative_zeros_of_weights_are_cleared_and_no_others() -> None:
     weight = sparse_weight() * np.float32(-1)
     assert np.signbit(weight[weight == 0]).any()
