@@ -24,10 +24,12 @@ def blocks(page: Path, language: str) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.stem)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rigl_compress.models.networks import MODELS
+    from rigl_compress.pipeline.bench.backends import BACKENDS, all_backends
 
     monkeypatch.chdir(tmp_path)
+    all_backends()
     # What a page registers is gone after it.
-    for registry in (METHODS, MODELS, COSTS):
+    for registry in (METHODS, MODELS, COSTS, BACKENDS):
         monkeypatch.setattr(registry, "_items", dict(registry._items))  # type: ignore[attr-defined]
     names: dict[str, object] = {}
     for block in blocks(page, "python"):
