@@ -63,7 +63,10 @@ def _show_training(method: str, facts: dict[str, Any]) -> None:
         (name, f"{dense[name]:,.4f}", f"{gflops:,.4f}", f"{gflops / dense[name]:.4f}×")
         for name, gflops in facts["training_gflops"].items()
     ]
-    _render.table("training GFLOPs", ("convention", "dense", method, "ratio"), training)
+    if training:
+        _render.table("training GFLOPs", ("convention", "dense", method, "ratio"), training)
+    else:
+        _render.text("training FLOPs depend on how many samples the data have, which is known when they are read")
 
 
 def _show_paper(as_json: bool) -> None:

@@ -110,6 +110,14 @@ def test_a_sweep_and_its_table_name_the_metric(tmp_path: Path, folder: Path, cli
     assert table.read_text().startswith("| settings | seeds | bits per character, final | bits per character, best |")
 
 
+def test_flops_of_a_text_of_unknown_length(tmp_path: Path, cli: Cli) -> None:
+    (tmp_path / "letters.toml").write_text(TEXT)
+    done = cli("flops", "--recipe", tmp_path / "letters.toml")
+    assert (done.code, done.err) == (0, "")
+    assert "inference FLOPs" in done.out
+    assert "training FLOPs depend on how many samples the data have" in done.out
+
+
 @pytest.mark.parametrize("text", [TEXT, PICTURES], ids=["text", "pictures"])
 def test_stopped_and_resumed_it_is_the_same_run(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
