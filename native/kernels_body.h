@@ -148,6 +148,8 @@ RIGL_INLINE Vector gathered(const float* x, const uint16_t* columns) {
 #endif
 }
 
+constexpr int kStreamAhead = 512;
+
 void multiply_vector(const SliceView& slices, const VectorTask& task) {
   const uint16_t* columns = slices.columns;
   const float* values = slices.values;
@@ -155,6 +157,9 @@ void multiply_vector(const SliceView& slices, const VectorTask& task) {
     Vector even{}, odd{};
     uint32_t left = slices.lengths[s];
     for (; left >= 2; left -= 2) {
+      // Weights pass through once: ask for them well ahead, over the borders of pages too.
+      __builtin_prefetch(values + kStreamAhead, 0, 0);
+      __builtin_prefetch(columns + kStreamAhead, 0, 0);
       even += load(values) * gathered(task.x, columns);
       odd += load(values + kLanes) * gathered(task.x, columns + kLanes);
       values += 2 * kLanes;

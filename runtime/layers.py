@@ -23,7 +23,8 @@ class Layer:
     operator: str
     nodes: tuple[onnx.NodeProto, ...]
     x: str
-    matrix: Array  # [outputs, inputs]
+    matrix: Array  # [outputs, inputs]; for a grouped convolution, over the inputs of all groups
+    weights: int  # in the dense operator
     bias: Array | None = None
     residual: str = ""
     limits: Limits = NO_LIMITS
@@ -70,7 +71,7 @@ def _conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
         "dilations": list(settings.get("dilations", [1] * axes)),
     }
     matrix = conv_matrix(weight, settings.get("group", 1))
-    return Layer("SparseConv", (node,), node.input[0], matrix, bias, settings=kept)
+    return Layer("SparseConv", (node,), node.input[0], matrix, weight.size, bias, settings=kept)
 
 
 def _gemm(graph: Graph, node: onnx.NodeProto) -> Layer | None:
@@ -79,16 +80,18 @@ def _gemm(graph: Graph, node: onnx.NodeProto) -> Layer | None:
         return None
     matrix = (weight if settings.get("transB", 0) else weight.T) * np.float32(settings.get("alpha", 1.0))
     if not _has(node, 2):
-        return Layer("SparseMatMul", (node,), node.input[0], matrix)
+        return Layer("SparseMatMul", (node,), node.input[0], matrix, weight.size)
     bias = _as_bias(graph.constant(node.input[2]), len(matrix))
     if bias is None:
         return None
-    return Layer("SparseMatMul", (node,), node.input[0], matrix, bias * np.float32(settings.get("beta", 1.0)))
+    return Layer(
+        "SparseMatMul", (node,), node.input[0], matrix, weight.size, bias * np.float32(settings.get("beta", 1))
+    )
 
 
 def _matmul(graph: Graph, node: onnx.NodeProto) -> Layer | None:
     weight = _floats(graph, node.input[1], 2)
-    return None if weight is None else Layer("SparseMatMul", (node,), node.input[0], weight.T)
+    return None if weight is None else Layer("SparseMatMul", (node,), node.input[0], weight.T, weight.size)
 
 
 _RECOGNIZED = {"Conv": _conv, "Gemm": _gemm, "MatMul": _matmul}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = version("rigl-compress")
 
 _HOME = {
+    "InferenceSession": "rigl_compress.runtime.session",
     "InputError": "rigl_compress.models.errors",
     "Method": "rigl_compress.pipeline.train.methods",
     "SparseModel": "rigl_compress.models.sparse_model",
@@ -22,6 +23,7 @@ _HOME = {
 }
 
 __all__ = [
+    "InferenceSession",
     "InputError",
     "Method",
     "SparseModel",
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from rigl_compress.pipeline.train.config import SparsityConfig as SparsityConfig
     from rigl_compress.pipeline.train.methods import Method as Method
     from rigl_compress.pipeline.train.sparsifier import Sparsifier as Sparsifier
+    from rigl_compress.runtime.session import InferenceSession as InferenceSession
 
 
 def __getattr__(name: str) -> Any:
