@@ -1,4 +1,5 @@
 // The kernels for callers without ONNX Runtime: tests, benchmarks, other languages.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -6,6 +7,7 @@
 
 #include "conv.h"
 #include "cpu.h"
+#include "gru.h"
 #include "matmul.h"
 
 #if defined(_WIN32)
@@ -70,3 +72,17 @@ RIGL_EXPORT void rigl_conv_run(void* handle, const ConvCall* call, int threads) 
 }
 
 RIGL_EXPORT void rigl_conv_destroy(void* handle) { delete static_cast<SparseConv*>(handle); }
+
+RIGL_EXPORT void* rigl_gru_create(const void* bytes, std::size_t size, const char* kernels_name) {
+  SparseMatrix matrix;
+  const KernelTable* table = wanted(kernels_name);
+  if (table == nullptr || !read_packed(bytes, size, &matrix).empty()) return nullptr;
+  if (matrix.rows != 3 * std::uint64_t{matrix.columns}) return nullptr;
+  return new (std::nothrow) SparseGru(std::move(matrix), *table);
+}
+
+RIGL_EXPORT void rigl_gru_run(void* handle, const GruCall* call, int threads) {
+  static_cast<SparseGru*>(handle)->run(*call, {threads, run_in_turn, nullptr});
+}
+
+RIGL_EXPORT void rigl_gru_destroy(void* handle) { delete static_cast<SparseGru*>(handle); }

@@ -78,6 +78,16 @@ struct Source {
   uint32_t tap;
 };
 
+// One step of a GRU for one sample, after its products: [update, reset, new] of the input and of the state.
+struct GateTask {
+  const float* input;
+  const float* state;
+  const float* bias;  // of the new state, or none
+  const float* before;
+  float* after;
+  size_t size;
+};
+
 struct KernelTable {
   const char* name;
   int lanes;
@@ -88,6 +98,7 @@ struct KernelTable {
   void (*transpose)(const float* in, size_t in_pitch, size_t rows, size_t columns, float* out, size_t out_pitch);
   // out[i] = in[2 * i], out[i] = in[2 * i + 1]
   void (*split_pairs)(const float* in, size_t pairs, float* even, float* odd);
+  void (*gru_gates)(const GateTask&);
 };
 
 const KernelTable* portable_kernels();

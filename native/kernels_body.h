@@ -285,8 +285,47 @@ void split_pairs(const float* in, size_t pairs, float* even, float* odd) {
   }
 }
 
-constexpr KernelTable kTable = {RIGL_NAME,    kLanes,    multiply_tile, multiply_vector,
-                                pack_shifted, transpose, split_pairs};
+// e to the x: the power of two in the exponent's bits, the rest by Taylor's series, which ends below the last bit.
+RIGL_INLINE Vector exponential(Vector x) {
+  x = clipped(x, {-87.0f, 88.0f});
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves whole numbers
+  const Vector whole = (x * 1.44269504f + kRound) - kRound;
+  const Vector rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;  // ln 2 in two parts, the first one short
+  Vector sum = spread(1.0f / 5040);
+  sum = sum * rest + 1.0f / 720;
+  sum = sum * rest + 1.0f / 120;
+  sum = sum * rest + 1.0f / 24;
+  sum = sum * rest + 1.0f / 6;
+  sum = sum * rest + 0.5f;
+  sum = sum * rest + 1.0f;
+  sum = sum * rest + 1.0f;
+  const Mask bits = (__builtin_convertvector(whole, Mask) + 127) << 23;
+  return sum * reinterpret_cast<const Vector&>(bits);
+}
+
+RIGL_INLINE Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
+
+RIGL_INLINE Vector gates(Vector update, Vector reset, Vector input, Vector state, Vector before) {
+  const Vector kept = sigmoid(update);
+  const Vector fresh = 2.0f * sigmoid(2.0f * (input + sigmoid(reset) * state)) - 1.0f;  // the hyperbolic tangent
+  return fresh + kept * (before - fresh);
+}
+
+void gru_gates(const GateTask& task) {
+  const size_t size = task.size;
+  for (size_t i = 0; i < size; i += kLanes) {
+    const int count = static_cast<int>(size - i < kLanes ? size - i : kLanes);
+    const auto part = [&](const float* from) { return count == kLanes ? load(from + i) : load_part(from + i, count); };
+    Vector state = part(task.state + 2 * size);
+    if (task.bias != nullptr) state += part(task.bias);
+    const Vector after = gates(part(task.input) + part(task.state), part(task.input + size) + part(task.state + size),
+                               part(task.input + 2 * size), state, part(task.before));
+    memcpy(task.after + i, &after, sizeof(float) * static_cast<size_t>(count));
+  }
+}
+
+constexpr KernelTable kTable = {RIGL_NAME, kLanes,      multiply_tile, multiply_vector, pack_shifted,
+                                transpose, split_pairs, gru_gates};
 
 }  // namespace
 }  // namespace rigl

@@ -1,4 +1,4 @@
-// The kernels as operators of ONNX Runtime: SparseConv and SparseMatMul in the domain "rigl_compress".
+// The kernels as operators of ONNX Runtime: SparseConv, SparseMatMul and SparseGRU in the domain "rigl_compress".
 #include <array>
 #include <cstring>
 #include <exception>
@@ -12,6 +12,7 @@
 
 #include "conv.h"
 #include "cpu.h"
+#include "gru.h"
 #include "matmul.h"
 #include "ort_api.h"
 
@@ -76,9 +77,10 @@ Tensor input(const ort::Api& api, const ort::KernelContext* context, std::size_t
   return {static_cast<float*>(data_of(api, value)), shape_of(api, value)};
 }
 
-float* output(const ort::Api& api, ort::KernelContext* context, const std::vector<std::int64_t>& shape) {
+float* output(const ort::Api& api, ort::KernelContext* context, const std::vector<std::int64_t>& shape,
+              std::size_t index = 0) {
   ort::Value* value = nullptr;
-  check(api, api.output(context, 0, shape.data(), shape.size(), &value), "an output cannot be made");
+  check(api, api.output(context, index, shape.data(), shape.size(), &value), "an output cannot be made");
   return static_cast<float*>(data_of(api, value));
 }
 
@@ -110,7 +112,7 @@ SparseMatrix weights(const ort::Api& api, const ort::KernelInfo* info) {
   return matrix;
 }
 
-// What both operators share: limits of the output, and how many threads the session has.
+// What all operators share: limits of the output, and how many threads the session has.
 struct Settings {
   ort::Api api;
   Clip clip;
@@ -146,7 +148,7 @@ struct ConvKernel {
   bool flat;  // one axis only
 
   static constexpr const char* kName = "SparseConv";
-  static constexpr std::size_t kInputs = 4;
+  static constexpr std::size_t kInputs = 4, kOutputs = 1;
 
   ConvKernel(const ort::Api& api, const ort::KernelInfo* info)
       : settings(api, info), conv(weights(api, info), shape(api, info), kernels()) {
@@ -196,7 +198,7 @@ struct MatMulKernel {
   bool x_by_column, y_by_column;
 
   static constexpr const char* kName = "SparseMatMul";
-  static constexpr std::size_t kInputs = 3;
+  static constexpr std::size_t kInputs = 3, kOutputs = 1;
 
   MatMulKernel(const ort::Api& api, const ort::KernelInfo* info)
       : settings(api, info), product(weights(api, info), kernels()) {
@@ -216,6 +218,37 @@ struct MatMulKernel {
     Pool pool = {&settings.api, context};
     product.run({x.data, batch, bias_of(bias, product.matrix().rows), y, x_by_column, y_by_column, settings.clip},
                 {settings.threads, run_in_pool, &pool});
+  }
+};
+
+struct GruKernel {
+  Settings settings;
+  SparseGru gru;
+
+  static constexpr const char* kName = "SparseGRU";
+  static constexpr std::size_t kInputs = 4, kOutputs = 2;
+
+  GruKernel(const ort::Api& api, const ort::KernelInfo* info)
+      : settings(api, info), gru(weights(api, info), kernels()) {
+    if (gru.matrix().rows != 3 * std::uint64_t{gru.matrix().columns}) {
+      throw Problem("the packed weights of a GRU must have three rows for each column");
+    }
+  }
+
+  // Inputs: the products of the inputs, packed weights, bias of the new state, initial state.
+  void compute(ort::KernelContext* context) {
+    const Tensor x = input(settings.api, context, 0), bias = input(settings.api, context, 2);
+    const Tensor initial = input(settings.api, context, 3);
+    const auto size = static_cast<std::int64_t>(gru.size());
+    if (x.shape.size() != 3 || x.shape[2] != 3 * size) throw Problem("the input does not fit the packed weights");
+    const std::vector<std::int64_t> last = {1, x.shape[1], size};
+    if (initial.data != nullptr && initial.shape != last) throw Problem("the initial state has a wrong shape");
+    float* y = output(settings.api, context, {x.shape[0], 1, x.shape[1], size});
+    float* end = output(settings.api, context, last, 1);
+    Pool pool = {&settings.api, context};
+    gru.run({x.data, static_cast<std::size_t>(x.shape[0]), static_cast<std::size_t>(x.shape[1]),
+             bias_of(bias, gru.size()), initial.data, y, end},
+            {settings.threads, run_in_pool, &pool});
   }
 };
 
@@ -239,7 +272,7 @@ ort::CustomOp describe() {
   op.get_input_type = [](const ort::CustomOp*, std::size_t i) { return i == 1 ? ort::kUint8 : ort::kFloat; };
   op.get_input_count = [](const ort::CustomOp*) { return Kernel::kInputs; };
   op.get_output_type = [](const ort::CustomOp*, std::size_t) { return ort::kFloat; };
-  op.get_output_count = [](const ort::CustomOp*) { return std::size_t{1}; };
+  op.get_output_count = [](const ort::CustomOp*) { return Kernel::kOutputs; };
   op.destroy = [](void* kernel) { delete static_cast<Kernel*>(kernel); };
   op.get_input_characteristic = [](const ort::CustomOp*, std::size_t i) {
     return i < 2 ? ort::kRequired : ort::kOptional;
@@ -292,7 +325,7 @@ RIGL_EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options, const o
     return ort::Api{base->get_api(1)}.create_status(ort::kFail, "rigl_compress needs ONNX Runtime 1.18 or newer");
   }
   const ort::Api api{table};
-  static const std::array<ort::CustomOp, 2> ops = {describe_conv(), describe<MatMulKernel>()};
+  static const std::array<ort::CustomOp, 3> ops = {describe_conv(), describe<MatMulKernel>(), describe<GruKernel>()};
   // Sessions do not own the domain: one serves them all, for as long as the process lives.
   static std::mutex mutex;
   static ort::CustomOpDomain* domain = nullptr;

@@ -52,6 +52,18 @@ class _ConvCall(Structure):
     )
 
 
+class _GruCall(Structure):
+    _fields_ = (
+        ("x", c_void_p),
+        ("steps", c_size_t),
+        ("batch", c_size_t),
+        ("bias", c_void_p),
+        ("initial", c_void_p),
+        ("y", c_void_p),
+        ("last", c_void_p),
+    )
+
+
 @lru_cache
 def _library() -> ctypes.CDLL:
     library = load_library()
@@ -68,6 +80,10 @@ def _library() -> ctypes.CDLL:
     library.rigl_conv_create.argtypes = [c_char_p, c_size_t, POINTER(_ConvShape), c_char_p]
     library.rigl_conv_run.argtypes = [c_void_p, POINTER(_ConvCall), c_int]
     library.rigl_conv_destroy.argtypes = [c_void_p]
+    library.rigl_gru_create.restype = c_void_p
+    library.rigl_gru_create.argtypes = [c_char_p, c_size_t, c_char_p]
+    library.rigl_gru_run.argtypes = [c_void_p, POINTER(_GruCall), c_int]
+    library.rigl_gru_destroy.argtypes = [c_void_p]
     return library
 
 
@@ -180,6 +196,31 @@ class Conv:
         call = _ConvCall(_data(x), batch, height, width, _data(bias), _data(residual), _data(y), *limits)
         _library().rigl_conv_run(self._handle, call, threads)
         return y
+
+    def __del__(self) -> None:
+        self._destroy(self._handle)
+
+
+class Gru:
+    """The recurrent half of a GRU: a sparse matrix [3 · size, size] for update, reset and new state."""
+
+    def __init__(self, matrix: Array, kernels: str = "") -> None:
+        packed = pack_matrix(matrix).tobytes()
+        self._destroy = _library().rigl_gru_destroy
+        self._handle = _library().rigl_gru_create(packed, len(packed), kernels.encode())
+        if not self._handle:
+            raise InputError(f"no kernels {kernels!r} on this machine: choose one of {', '.join(kernel_sets())}")
+        self.size = matrix.shape[1]
+
+    def __call__(
+        self, x: Array, bias: Array | None = None, initial: Array | None = None, *, threads: int = 1
+    ) -> tuple[Array, Array]:
+        """Take inputs that were multiplied before, [steps, batch, 3 · size]; give all states and the last."""
+        x = np.ascontiguousarray(x, dtype=np.float32)
+        y, last = np.empty((*x.shape[:2], self.size), np.float32), np.empty((x.shape[1], self.size), np.float32)
+        call = _GruCall(_data(x), *x.shape[:2], _data(bias), _data(initial), _data(y), _data(last))
+        _library().rigl_gru_run(self._handle, call, threads)
+        return y, last
 
     def __del__(self) -> None:
         self._destroy(self._handle)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.runtime.kernels import NO_LIMITS, Conv, MatMul, Window, check_packed, chosen_set, kernel_sets
+from rigl_compress.runtime.kernels import NO_LIMITS, Conv, Gru, MatMul, Window, check_packed, chosen_set, kernel_sets
 from rigl_compress.runtime.library import why_not
 from rigl_compress.runtime.packed import conv_matrix, pack_matrix
 
@@ -117,6 +117,51 @@ def test_convolutions(kernels: str, case: Any, limits: Any, threads: int, with_r
     found = Conv(weight, window, kernels)(x, bias, residual, limits, threads=threads)
     expected = expected + (0 if bias is None else bias[:, None, None]) + (0 if residual is None else residual)
     assert_close(found, clipped(expected, limits))
+
+
+def gru(matrix: Array, x: Array, bias: Array | float, state: Array) -> Array:
+    """The equations of the ONNX standard, with linear_before_reset."""
+    states = []
+    for step in x.astype(np.float64):
+        update, reset, new = np.split(product(matrix, state.astype(np.float32)), 3, axis=1)
+        given_update, given_reset, given_new = np.split(step, 3, axis=1)
+        kept = 1 / (1 + np.exp(-(given_update + update)))
+        fresh = np.tanh(given_new + (new + bias) / (1 + np.exp(-(given_reset + reset))))
+        state = (1 - kept) * fresh + kept * state
+        states.append(state)
+    return np.array(states).reshape(len(x), *state.shape)
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@settings(deadline=None, max_examples=50)
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.integers(1, 40),
+    steps=st.integers(0, 6),
+    batch=st.sampled_from([1, 2, 9]),
+    given_more=st.booleans(),
+    threads=THREADS,
+)
+def test_gru(kernels: str, seed: int, size: int, steps: int, batch: int, given_more: bool, threads: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = sparse_matrix(rng, (3 * size, size), 0.2)
+    x = (3 * rng.standard_normal((steps, batch, 3 * size))).astype(np.float32)
+    bias = rng.standard_normal(size).astype(np.float32) if given_more else None
+    initial = rng.standard_normal((batch, size)).astype(np.float32) if given_more else None
+    found, last = Gru(matrix, kernels)(x, bias, initial, threads=threads)
+    start = np.zeros((batch, size)) if initial is None else initial
+    np.testing.assert_allclose(found, gru(matrix, x, 0 if bias is None else bias, start), rtol=1e-5, atol=1e-6)
+    assert_close(last, found[-1] if steps else start)
+
+
+@pytest.mark.parametrize("kernels", SETS)
+def test_gates_far_out(kernels: str) -> None:
+    x = np.array([-1e30, -200, -88, 88, 200, 1e30, np.inf, -np.inf, np.nan], dtype=np.float32).repeat(3)
+    x = x.reshape(-1, 1, 3)
+    found, _ = Gru(np.zeros((3, 1), dtype=np.float32), kernels)(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = gru(np.zeros((3, 1), np.float32), x, 0.0, np.zeros((1, 1)))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kernels", SETS)
