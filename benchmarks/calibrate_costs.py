@@ -22,7 +22,7 @@ from rigl_compress.pipeline.environment import environment
 from rigl_compress.runtime.costs import COSTS, Work, work_of
 from rigl_compress.runtime.graph import Graph
 from rigl_compress.runtime.layers import find_layers
-from rigl_compress.runtime.rewrite import rewrite
+from rigl_compress.runtime.rewrite import RECOGNIZED, rewrite
 from rigl_compress.runtime.session import register
 
 Array = NDArray[Any]
@@ -97,7 +97,7 @@ def session(model: onnx.ModelProto, shape: tuple[int, ...]) -> Callable[[int], f
 
 def measure(model: onnx.ModelProto, shape: tuple[int, ...]) -> tuple[Work, float, float]:
     graph = Graph(onnx.shape_inference.infer_shapes(model))
-    (found,) = find_layers(graph)
+    (found,) = find_layers(graph, RECOGNIZED)
     runs = [session(model, shape), session(rewrite(model, lambda *_: True, 1).model, shape)]
     times: list[list[float]] = [[], []]
     counts = [max(2, int(0.002 / max(run(2), 1e-6))) for run in runs]

@@ -64,16 +64,21 @@ def work_of(layer: Layer, graph: Graph) -> Work:
     """Measure a layer; axes that are not known are assumed."""
     rows, columns = layer.matrix.shape
     sizes = {"weights": layer.weights, "nonzeros": int(np.count_nonzero(layer.matrix))}
+    if layer.operator != "SparseConv":
+        return Work(rows, columns, **sizes, pixels=_samples(layer, graph), images=0)
     shape = graph.shape(layer.nodes[0].output[0])
-    if layer.operator == "SparseMatMul":
-        return Work(rows, columns, **sizes, pixels=_samples(shape), images=0)
     kernel, strides = layer.settings["kernel_shape"], layer.settings["strides"]
     images, pixels = _image(shape, len(kernel))
     return Work(rows, columns, **sizes, taps=prod(kernel), pixels=pixels, images=images, stride=max(strides))
 
 
-def _samples(shape: Shape | None) -> int:
-    return prod(_length(axis, ASSUMED_BATCH) for axis in shape[:-1]) if shape else ASSUMED_BATCH
+def _samples(layer: Layer, graph: Graph) -> int:
+    """Tell how many vectors are multiplied at once; the state of a recurrent layer has one for each sample."""
+    shape = graph.shape(layer.projection.x if layer.projection else layer.x)
+    if not shape:
+        return ASSUMED_BATCH
+    axes = shape[1:-1] if layer.projection else shape[:-1]
+    return prod(_length(axis, ASSUMED_BATCH) for axis in axes)
 
 
 def _image(shape: Shape | None, axes: int) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
@@ -94,6 +95,18 @@ def same_shape(one: Shape | None, other: Shape | None) -> bool:
     (True, False, False)
     """
     return one is not None and one == other and "" not in one
+
+
+def has(node: onnx.NodeProto, place: int) -> bool:
+    """Tell whether an optional input is given."""
+    return len(node.input) > place and bool(node.input[place])
+
+
+def floats(graph: Graph, name: str, *ranks: int) -> Array | None:
+    """Give a constant of 32 bits with one of these numbers of axes."""
+    array = graph.constant(name)
+    fits = array is not None and array.dtype == np.float32 and array.ndim in ranks and array.size > 0
+    return array if fits else None
 
 
 def is_standard(node: onnx.NodeProto, *types: str) -> bool:

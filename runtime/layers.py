@@ -1,6 +1,6 @@
 """Layers that could run on sparse kernels: an operator with constant weights, and what can be fused with it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from rigl_compress.runtime.graph import Graph, attributes, is_standard, same_shape
+from rigl_compress.runtime.graph import Graph, attributes, floats, has, is_standard, same_shape
 from rigl_compress.runtime.packed import conv_matrix
 
 Array = NDArray[Any]
@@ -29,39 +29,38 @@ class Layer:
     residual: str = ""
     limits: Limits = NO_LIMITS
     settings: Mapping[str, list[int]] = field(default_factory=dict)
+    projection: "Layer | None" = None  # of the inputs of a recurrent layer, whose residual is the first state
+    name: str = ""  # of a projection's output
 
     @property
     def output(self) -> str:
         """The value that the layer gives."""
-        return str(self.nodes[-1].output[0])
+        return str(self.nodes[-1].output[0]) if self.nodes else self.name
 
 
-def find_layers(graph: Graph) -> list[Layer]:
+Match = Callable[[Graph, onnx.NodeProto], Layer | None]
+
+
+def find_layers(graph: Graph, recognized: Mapping[str, Match]) -> list[Layer]:
     """Find all layers with weights that could be sparse, each with what follows it; no operator is in two of them."""
     found: list[Layer] = []
     taken: set[str] = set()
     for node in graph.nodes:
-        layer = match(graph, node)
+        recognize = recognized.get(node.op_type) if is_standard(node, node.op_type) else None
+        layer = recognize(graph, node) if recognize else None
         if layer is None:
             continue
-        layer = _fused(graph, layer, taken)
+        layer = _fused(graph, layer, taken) if layer.projection is None else layer
         taken.update(name for each in layer.nodes for name in each.output)
         found.append(layer)
     return found
 
 
-def match(graph: Graph, node: onnx.NodeProto) -> Layer | None:
-    """Recognize an operator with constant weights of 32 bits."""
-    for kind, recognize in _RECOGNIZED.items():
-        if is_standard(node, kind):
-            return recognize(graph, node)
-    return None
-
-
-def _conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
-    weight, settings = _floats(graph, node.input[1], 3, 4), attributes(node)
-    bias = _floats(graph, node.input[2], 1) if _has(node, 2) else None
-    if weight is None or (_has(node, 2) and bias is None) or settings.get("auto_pad", b"NOTSET") != b"NOTSET":
+def match_conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
+    """Recognize a convolution with constant weights of 32 bits."""
+    weight, settings = floats(graph, node.input[1], 3, 4), attributes(node)
+    bias = floats(graph, node.input[2], 1) if has(node, 2) else None
+    if weight is None or (has(node, 2) and bias is None) or settings.get("auto_pad", b"NOTSET") != b"NOTSET":
         return None
     axes = weight.ndim - 2
     kept = {
@@ -74,12 +73,13 @@ def _conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
     return Layer("SparseConv", (node,), node.input[0], matrix, weight.size, bias, settings=kept)
 
 
-def _gemm(graph: Graph, node: onnx.NodeProto) -> Layer | None:
-    weight, settings = _floats(graph, node.input[1], 2), attributes(node)
+def match_gemm(graph: Graph, node: onnx.NodeProto) -> Layer | None:
+    """Recognize a product with a bias with constant weights of 32 bits."""
+    weight, settings = floats(graph, node.input[1], 2), attributes(node)
     if weight is None or settings.get("transA", 0):
         return None
     matrix = (weight if settings.get("transB", 0) else weight.T) * np.float32(settings.get("alpha", 1.0))
-    if not _has(node, 2):
+    if not has(node, 2):
         return Layer("SparseMatMul", (node,), node.input[0], matrix, weight.size)
     bias = _as_bias(graph.constant(node.input[2]), len(matrix))
     if bias is None:
@@ -89,23 +89,10 @@ def _gemm(graph: Graph, node: onnx.NodeProto) -> Layer | None:
     )
 
 
-def _matmul(graph: Graph, node: onnx.NodeProto) -> Layer | None:
-    weight = _floats(graph, node.input[1], 2)
+def match_matmul(graph: Graph, node: onnx.NodeProto) -> Layer | None:
+    """Recognize a product with constant weights of 32 bits."""
+    weight = floats(graph, node.input[1], 2)
     return None if weight is None else Layer("SparseMatMul", (node,), node.input[0], weight.T, weight.size)
-
-
-_RECOGNIZED = {"Conv": _conv, "Gemm": _gemm, "MatMul": _matmul}
-
-
-def _has(node: onnx.NodeProto, place: int) -> bool:
-    return len(node.input) > place and bool(node.input[place])
-
-
-def _floats(graph: Graph, name: str, *ranks: int) -> Array | None:
-    """Give a constant of 32 bits with one of these numbers of axes."""
-    array = graph.constant(name)
-    fits = array is not None and array.dtype == np.float32 and array.ndim in ranks and array.size > 0
-    return array if fits else None
 
 
 def _as_bias(array: Array | None, outputs: int) -> Array | None:
@@ -128,7 +115,7 @@ def _with_norm(graph: Graph, layer: Layer, follower: onnx.NodeProto) -> Layer:
     settings = attributes(follower)
     if layer.operator != "SparseConv" or not is_standard(follower, "BatchNormalization"):
         return layer
-    parts = [part for name in follower.input[1:] if (part := _floats(graph, name, 1)) is not None]
+    parts = [part for name in follower.input[1:] if (part := floats(graph, name, 1)) is not None]
     if settings.get("training_mode", 0) or len(parts) != 4:
         return layer
     scale, shift, mean, variance = (part.astype(np.float64) for part in parts)
