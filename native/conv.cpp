@@ -9,10 +9,29 @@ namespace rigl {
 namespace {
 
 constexpr std::size_t kMostPlans = 4;
+// Masks that are kept from run to run, for one size of images.
+constexpr std::size_t kMostMaskBytes = 1 << 20;
 
 std::size_t rounded(std::size_t count, int lanes) {
   const std::size_t step = static_cast<std::size_t>(lanes);
   return (count + step - 1) / step * step;
+}
+
+// How one tile of pixels reads its planes.
+struct TileReading {
+  std::vector<std::ptrdiff_t> starts;
+  std::vector<std::int32_t> masks;
+  std::vector<std::uint8_t> needed;
+};
+
+TileReading read_tile(const Geometry& geometry, std::size_t first, std::size_t width, std::size_t pitch) {
+  TileReading reading;
+  const std::size_t taps = geometry.taps.size();
+  for (const Tap& tap : geometry.taps) reading.starts.push_back(tap.shift + static_cast<std::ptrdiff_t>(first));
+  reading.masks.resize(taps * pitch);
+  reading.needed.resize(taps);
+  make_masks(geometry, first, width, pitch, reading.masks.data(), reading.needed.data());
+  return reading;
 }
 
 }  // namespace
@@ -23,6 +42,7 @@ struct SparseConv::Plan {
   std::uint32_t wanted_groups;
   std::size_t width, tile_count;
   TilePlan tiles;
+  std::vector<TileReading> readings;  // of all tiles, if that is not too much to keep
 };
 
 std::string check_conv(const SparseMatrix& matrix, const ConvShape& shape) {
@@ -78,20 +98,17 @@ void SparseConv::run_tile(const ConvCall& call, const Plan& plan, const float* p
   task.y = call.y + offset;
   task.residual = call.residual == nullptr ? nullptr : call.residual + offset;
   task.y_pitch = pixels;
-  const std::size_t taps = geometry.taps.size();
   float* packed = mine.activations.floats(plan.tiles.most_columns * pitch);
-  auto* masks = reinterpret_cast<std::int32_t*>(mine.masks.floats(taps * pitch));
-  std::vector<std::uint8_t> needed(taps);
-  std::vector<std::ptrdiff_t> starts;
-  for (const Tap& tap : geometry.taps) starts.push_back(tap.shift + static_cast<std::ptrdiff_t>(first));
-  make_masks(geometry, first, width, pitch, masks, needed.data());
+  TileReading fresh;
+  if (plan.readings.empty()) fresh = read_tile(geometry, first, width, pitch);
+  const TileReading& reading = plan.readings.empty() ? fresh : plan.readings[tile];
   ShiftTask shifts{};
   shifts.planes = planes + image * channels() * static_cast<std::size_t>(geometry.plane_pitch);
   shifts.plane_limit = static_cast<std::ptrdiff_t>(channels()) * geometry.plane_pitch;
   shifts.plane_pitch = geometry.plane_pitch;
-  shifts.shifts = starts.data();
-  shifts.masks = masks;
-  shifts.mask_needed = needed.data();
+  shifts.shifts = reading.starts.data();
+  shifts.masks = reading.masks.data();
+  shifts.mask_needed = reading.needed.data();
   shifts.width = static_cast<int>(width);
   task.x = packed;
   task.x_pitch = pitch;
@@ -125,6 +142,12 @@ std::shared_ptr<const SparseConv::Plan> SparseConv::plan(std::int64_t height, st
   const TileShape tiles =
       shape_tiles(matrix_, taps, static_cast<int>(fresh.width), fresh.wanted_groups, true);
   fresh.tiles = plan_tiles(matrix_, tiles);
+  if (fresh.geometry.taps.size() * pixels * sizeof(std::int32_t) <= kMostMaskBytes) {
+    for (std::size_t first = 0; first < pixels; first += fresh.width) {
+      const std::size_t part = std::min(fresh.width, pixels - first);
+      fresh.readings.push_back(read_tile(fresh.geometry, first, part, rounded(part, kernels_.lanes)));
+    }
+  }
   if (plans_.size() == kMostPlans) plans_.erase(plans_.begin());
   plans_.push_back(std::make_shared<Plan>(std::move(fresh)));
   return plans_.back();

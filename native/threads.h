@@ -66,7 +66,7 @@ class Buffer {
 
 // What a thread works with inside a piece of work, and what the caller prepares for all of them.
 struct Scratch {
-  Buffer activations, sums, masks, outputs;
+  Buffer activations, sums, outputs;
 };
 inline Scratch& scratch() {
   static thread_local Scratch mine;
