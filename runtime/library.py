@@ -1,6 +1,7 @@
 """The library with the sparse kernels: where it is, and whether it can be used here."""
 
 import ctypes
+import os
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,12 @@ OLDEST_RUNTIME = (1, 18)
 
 
 def library_path() -> Path | None:
-    """Give the place of the library; none where the package was installed without a compiler."""
+    """Give the place of the library; none where the package was installed without a compiler.
+
+    The variable RIGL_COMPRESS_LIBRARY names another one.
+    """
+    if given := os.environ.get("RIGL_COMPRESS_LIBRARY"):
+        return Path(given)
     package = find_spec("rigl_compress")
     folders = () if package is None else package.submodule_search_locations or ()
     places = (Path(folder) / NAME for folder in folders)
