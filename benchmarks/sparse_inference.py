@@ -1,0 +1,188 @@
+"""How much faster are sparse networks with our kernels than dense in the same ONNX Runtime?
+
+    python benchmarks/sparse_inference.py [--only resnet-50] [--markdown docs/results/sparse-inference.md]
+
+Random masks; the first convolution and depthwise ones stay dense. Both sessions run in turn in the same process. A
+ratio is the median over rounds of the two times of a round: CPU time of the thread with one thread, the clock on the
+wall with two.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+import onnxruntime as ort
+import torch
+from torch import nn
+
+from rigl_compress.exporters.graph import export_graph
+from rigl_compress.exporters.verify import largest_difference
+from rigl_compress.models.layers import shapes_of, sparse_parameters
+from rigl_compress.models.networks import ModelSpec
+from rigl_compress.pipeline.environment import environment
+from rigl_compress.pipeline.train.distributions import DISTRIBUTIONS
+from rigl_compress.runtime.session import InferenceSession
+
+ABOUT = """# Sparse inference
+
+Time of the dense network in ONNX Runtime over the time with our kernels, in the same run: above 1 is faster. Random
+masks; the first convolution and depthwise ones are dense. In brackets: the quartiles over the rounds. One thread: CPU
+time of the thread; two: the clock on the wall. `difference`: of the outputs, in parts of the largest. Made by
+"""
+
+
+class Recurrent(nn.Module):
+    """One GRU of 512."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(512, 512, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, steps, 512] → [N, steps, 512]."""
+        states: torch.Tensor = self.gru(x)[0]
+        return states
+
+
+def registered(name: str) -> Callable[[], tuple[nn.Module, torch.Tensor]]:
+    return lambda: (ModelSpec(name).build(), ModelSpec(name).example())
+
+
+def perceptron() -> tuple[nn.Module, torch.Tensor]:
+    layers = [nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1024)]
+    return nn.Sequential(*layers), torch.rand(1, 1024)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, its batch, and the sparsities to try."""
+
+    name: str
+    build: Callable[[], tuple[nn.Module, torch.Tensor]]
+    batch: int
+    sparsities: tuple[float, ...]
+    distribution: str = "uniform"
+
+    @property
+    def label(self) -> str:
+        """What the table says."""
+        return f"{self.name}, batch {self.batch}, {self.distribution}"
+
+
+CASES = (
+    Case("resnet-50", registered("resnet-50"), 1, (0.8, 0.9, 0.95, 0.98)),
+    Case("resnet-50", registered("resnet-50"), 1, (0.8, 0.9, 0.95), "erk"),
+    Case("mobilenet-v1", registered("mobilenet-v1"), 1, (0.8, 0.9, 0.95)),
+    Case("wrn-22-2", registered("wrn-22-2"), 1, (0.8, 0.9, 0.95)),
+    Case("mlp-1024-4096-4096-1024", perceptron, 64, (0.8, 0.9, 0.95, 0.98)),
+    Case("mlp-1024-4096-4096-1024", perceptron, 1, (0.8, 0.9, 0.95, 0.98)),
+    Case("lenet-300-100", registered("lenet-300-100"), 128, (0.8, 0.9, 0.95)),
+    Case("gru-512, 32 steps", lambda: (Recurrent(), torch.rand(1, 32, 512)), 1, (0.8, 0.9, 0.95)),
+)
+
+
+def masked(case: Case, sparsity: float, seed: int) -> tuple[nn.Module, torch.Tensor]:
+    """Build a network and set weights to zero at random, then let its normalisation see the sizes of its signals."""
+    torch.manual_seed(seed)
+    model, example = case.build()
+    parameters = sparse_parameters(model.eval())
+    shapes = shapes_of(parameters)
+    first = next(iter(shapes))
+    kept = {name for name, shape in shapes.items() if len(shape) == 4 and (shape[1] == 1 or name == first)}
+    kept = kept if case.distribution == "uniform" else set()
+    densities = DISTRIBUTIONS[case.distribution].share(shapes, 1 - sparsity)
+    for name, parameter in parameters.items():
+        if name not in kept and densities[name] < 1:
+            parameter.data.masked_fill_(torch.rand_like(parameter) >= densities[name], 0)
+            parameter.data.mul_(densities[name] ** -0.5)
+    return settled(model, example), example
+
+
+def settled(model: nn.Module, example: torch.Tensor) -> nn.Module:
+    """Set the statistics of normalisation from one batch: freshly drawn, deep networks let next to nothing through."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0
+    with torch.no_grad():
+        model.train()(torch.rand(4, *example.shape[1:]))
+    return model.eval()
+
+
+def options(threads: int) -> ort.SessionOptions:
+    found = ort.SessionOptions()
+    found.intra_op_num_threads = threads
+    return found
+
+
+def seconds(session: object, inputs: dict[str, object], times: int, clock: Callable[[], float]) -> float:
+    start = clock()
+    for _ in range(times):
+        session.run(None, inputs)  # type: ignore[attr-defined]
+    return (clock() - start) / times
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one network gave at one sparsity with so many threads."""
+
+    ratio: float
+    low: float
+    high: float
+    dense: float
+    difference: float
+    layers: int
+
+
+def compare(model: bytes, inputs: dict[str, object], threads: int, rounds: int) -> Result:
+    ours = InferenceSession(model, options(threads))
+    theirs = ort.InferenceSession(model, options(threads), ["CPUExecutionProvider"])
+    difference = largest_difference(ours.run(None, inputs), theirs.run(None, inputs))
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    pair = (theirs, ours)
+    counts = []
+    for session in pair:
+        seconds(session, inputs, 2, clock)
+        counts.append(max(1, int(0.02 / max(seconds(session, inputs, 2, clock), 1e-6))))
+    times = np.array([[seconds(s, inputs, n, clock) for s, n in zip(pair, counts, strict=True)] for _ in range(rounds)])
+    low, ratio, high = np.quantile(times[:, 0] / times[:, 1], [0.25, 0.5, 0.75])
+    return Result(ratio, low, high, float(np.median(times[:, 0])), difference, len(ours.sparse_layers))
+
+
+@click.command()
+@click.option("--only", default="", help="Networks whose name contains this.")
+@click.option("--threads", multiple=True, type=int, default=(1, 2), show_default=True)
+@click.option("--rounds", default=21, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--markdown", type=click.Path(path_type=Path), help="Also write the table into this file.")
+def main(only: str, threads: tuple[int, ...], rounds: int, seed: int, markdown: Path | None) -> None:
+    """Print a row for each network, sparsity and number of threads."""
+    torch.set_num_threads(1)
+    lines = [
+        "| network | sparsity | threads | ratio | dense ms | sparse layers | difference |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    click.echo("\n".join(lines))
+    for case in (case for case in CASES if only in case.label):
+        for sparsity in case.sparsities:
+            model, example = masked(case, sparsity, seed)
+            plain = export_graph(model, example).SerializeToString()
+            shape = (case.batch, *example.shape[1:])
+            inputs: dict[str, object] = {"input": np.random.default_rng(seed).random(shape, dtype=np.float32)}
+            for number in threads:
+                found = compare(plain, inputs, number, rounds)
+                told = f"**{found.ratio:.2f}** [{found.low:.2f}, {found.high:.2f}] | {found.dense * 1e3:.3g}"
+                row = f"{case.label} | {sparsity:.0%} | {number} | {told} | {found.layers} | {found.difference:.0e}"
+                lines.append(f"| {row} |")
+                click.echo(lines[-1])
+    if markdown:
+        facts = environment()
+        made = f"`python benchmarks/sparse_inference.py --seed {seed} --rounds {rounds}` on {facts['date'][:10]}"
+        where = f"{facts['cpu']}, {facts['cores']} cores, onnxruntime {facts['versions']['onnxruntime']}"
+        markdown.write_text(f"{ABOUT}{made}: {where}.\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

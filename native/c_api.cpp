@@ -1,0 +1,88 @@
+// The kernels for callers without ONNX Runtime: tests, benchmarks, other languages.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "conv.h"
+#include "cpu.h"
+#include "gru.h"
+#include "matmul.h"
+
+#if defined(_WIN32)
+#define RIGL_EXPORT extern "C" __declspec(dllexport)
+#else
+#define RIGL_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+
+namespace {
+
+using namespace rigl;
+
+// Without a pool of threads the pieces run one after the other, but they are cut as for so many threads.
+void run_in_turn(void*, void (*task)(void*, std::size_t), std::size_t total, void* user) {
+  for (std::size_t i = 0; i < total; ++i) task(user, i);
+}
+
+void tell(const std::string& message, char* error, std::size_t room) {
+  if (room == 0) return;
+  const std::size_t length = std::min(message.size(), room - 1);
+  std::memcpy(error, message.data(), length);
+  error[length] = 0;
+}
+
+const KernelTable* wanted(const char* name) { return *name == 0 ? &kernels() : kernels_named(name); }
+
+}  // namespace
+
+RIGL_EXPORT const char* rigl_kernels_name() { return kernels().name; }
+RIGL_EXPORT int rigl_has_kernels(const char* name) { return kernels_named(name) != nullptr; }
+
+// Give what is wrong with packed weights: nothing if all is well.
+RIGL_EXPORT void rigl_check_packed(const void* bytes, std::size_t size, char* error, std::size_t room) {
+  SparseMatrix matrix;
+  tell(read_packed(bytes, size, &matrix), error, room);
+}
+
+RIGL_EXPORT void* rigl_matmul_create(const void* bytes, std::size_t size, const char* kernels_name) {
+  SparseMatrix matrix;
+  const KernelTable* table = wanted(kernels_name);
+  if (table == nullptr || !read_packed(bytes, size, &matrix).empty()) return nullptr;
+  return new (std::nothrow) SparseMatMul(std::move(matrix), *table);
+}
+
+RIGL_EXPORT void rigl_matmul_run(void* handle, const MatMulCall* call, int threads) {
+  static_cast<SparseMatMul*>(handle)->run(*call, {threads, run_in_turn, nullptr});
+}
+
+RIGL_EXPORT void rigl_matmul_destroy(void* handle) { delete static_cast<SparseMatMul*>(handle); }
+
+RIGL_EXPORT void* rigl_conv_create(const void* bytes, std::size_t size, const ConvShape* shape,
+                                   const char* kernels_name) {
+  SparseMatrix matrix;
+  const KernelTable* table = wanted(kernels_name);
+  if (table == nullptr || !read_packed(bytes, size, &matrix).empty()) return nullptr;
+  if (!check_conv(matrix, *shape).empty()) return nullptr;
+  return new (std::nothrow) SparseConv(std::move(matrix), *shape, *table);
+}
+
+RIGL_EXPORT void rigl_conv_run(void* handle, const ConvCall* call, int threads) {
+  static_cast<SparseConv*>(handle)->run(*call, {threads, run_in_turn, nullptr});
+}
+
+RIGL_EXPORT void rigl_conv_destroy(void* handle) { delete static_cast<SparseConv*>(handle); }
+
+RIGL_EXPORT void* rigl_gru_create(const void* bytes, std::size_t size, const char* kernels_name) {
+  SparseMatrix matrix;
+  const KernelTable* table = wanted(kernels_name);
+  if (table == nullptr || !read_packed(bytes, size, &matrix).empty()) return nullptr;
+  if (matrix.rows != 3 * std::uint64_t{matrix.columns}) return nullptr;
+  return new (std::nothrow) SparseGru(std::move(matrix), *table);
+}
+
+RIGL_EXPORT void rigl_gru_run(void* handle, const GruCall* call, int threads) {
+  static_cast<SparseGru*>(handle)->run(*call, {threads, run_in_turn, nullptr});
+}
+
+RIGL_EXPORT void rigl_gru_destroy(void* handle) { delete static_cast<SparseGru*>(handle); }

@@ -1,0 +1,156 @@
+#include "conv.h"
+
+#include <algorithm>
+
+#include "cpu.h"
+#include "geometry.h"
+
+namespace rigl {
+namespace {
+
+constexpr std::size_t kMostPlans = 4;
+// Masks that are kept from run to run, for one size of images.
+constexpr std::size_t kMostMaskBytes = 1 << 20;
+
+std::size_t rounded(std::size_t count, int lanes) {
+  const std::size_t step = static_cast<std::size_t>(lanes);
+  return (count + step - 1) / step * step;
+}
+
+// How one tile of pixels reads its planes.
+struct TileReading {
+  std::vector<std::ptrdiff_t> starts;
+  std::vector<std::int32_t> masks;
+  std::vector<std::uint8_t> needed;
+};
+
+TileReading read_tile(const Geometry& geometry, std::size_t first, std::size_t width, std::size_t pitch) {
+  TileReading reading;
+  const std::size_t taps = geometry.taps.size();
+  for (const Tap& tap : geometry.taps) reading.starts.push_back(tap.shift + static_cast<std::ptrdiff_t>(first));
+  reading.masks.resize(taps * pitch);
+  reading.needed.resize(taps);
+  make_masks(geometry, first, width, pitch, reading.masks.data(), reading.needed.data());
+  return reading;
+}
+
+}  // namespace
+
+struct SparseConv::Plan {
+  Geometry geometry;
+  int threads;
+  std::uint32_t wanted_groups;
+  std::size_t width, tile_count;
+  TilePlan tiles;
+  std::vector<TileReading> readings;  // of all tiles, if that is not too much to keep
+};
+
+std::string check_conv(const SparseMatrix& matrix, const ConvShape& shape) {
+  for (const Axis& axis : {shape.rows, shape.columns}) {
+    if (axis.kernel < 1 || axis.stride < 1 || axis.dilation < 1 || axis.pad_begin < 0 || axis.pad_end < 0) {
+      return "a convolution with a kernel, stride or dilation below 1 or a padding below 0";
+    }
+    // No filter is larger; it also keeps products of these numbers far from overflow.
+    for (const std::int64_t each : {axis.kernel, axis.stride, axis.dilation, axis.pad_begin, axis.pad_end}) {
+      if (each > 65536) return "a convolution with a kernel, stride, dilation or padding over 65536";
+    }
+  }
+  if (shape.taps() > matrix.columns || matrix.columns % shape.taps() != 0) {
+    return "packed weights do not fit the shape of the kernel";
+  }
+  return "";
+}
+
+void SparseConv::run(const ConvCall& call, const Threads& threads) {
+  const auto chosen = plan(call.height, call.width, call.batch, threads.count);
+  const std::size_t pixels = chosen->geometry.pixels();
+  if (pixels == 0 || call.batch == 0) return;
+  const std::size_t plane = static_cast<std::size_t>(call.height * call.width);
+  const std::size_t pitch = static_cast<std::size_t>(chosen->geometry.plane_pitch);
+  const float* planes = call.x;
+  if (!chosen->geometry.direct) {
+    float* split = prepared().floats(call.batch * channels() * pitch);
+    for_each(threads, call.batch * channels(), [&](std::size_t i) {
+      split_phases(chosen->geometry, kernels_, call.x + i * plane, split + i * pitch);
+    });
+    planes = split;
+  }
+  const std::size_t groups = chosen->tiles.groups.size(), tiles = chosen->tile_count;
+  for_each(threads, call.batch * tiles * groups, [&](std::size_t i) {
+    run_tile(call, *chosen, planes, i / (tiles * groups), i / groups % tiles, i % groups);
+  });
+}
+
+void SparseConv::run_tile(const ConvCall& call, const Plan& plan, const float* planes, std::size_t image,
+                          std::size_t tile, std::size_t group_number) const {
+  const RowGroup& group = plan.tiles.groups[group_number];
+  const Geometry& geometry = plan.geometry;
+  const std::size_t pixels = geometry.pixels(), first = tile * plan.width;
+  const std::size_t width = std::min(plan.width, pixels - first), pitch = rounded(width, kernels_.lanes);
+  Scratch& mine = scratch();
+  TileTask task{};
+  task.sums = mine.sums.floats((group.end - group.begin) * pitch);
+  task.sums_pitch = pitch;
+  task.width = static_cast<int>(width);
+  task.bias = call.bias == nullptr ? nullptr : call.bias + group.begin;
+  task.clip = call.clip;
+  const std::size_t offset = (image * matrix_.rows + group.begin) * pixels + first;
+  task.y = call.y + offset;
+  task.residual = call.residual == nullptr ? nullptr : call.residual + offset;
+  task.y_pitch = pixels;
+  float* packed = mine.activations.floats(plan.tiles.most_columns * pitch);
+  TileReading fresh;
+  if (plan.readings.empty()) fresh = read_tile(geometry, first, width, pitch);
+  const TileReading& reading = plan.readings.empty() ? fresh : plan.readings[tile];
+  ShiftTask shifts{};
+  shifts.planes = planes + image * channels() * static_cast<std::size_t>(geometry.plane_pitch);
+  shifts.plane_limit = static_cast<std::ptrdiff_t>(channels()) * geometry.plane_pitch;
+  shifts.plane_pitch = geometry.plane_pitch;
+  shifts.shifts = reading.starts.data();
+  shifts.masks = reading.masks.data();
+  shifts.mask_needed = reading.needed.data();
+  shifts.width = static_cast<int>(width);
+  task.x = packed;
+  task.x_pitch = pitch;
+  for (std::size_t b = 0; b < group.blocks.size(); ++b) {
+    const Block& block = group.blocks[b];
+    kernels_.pack_shifted(shifts, block.sources.data(), block.sources.size(), packed, pitch);
+    task.first = b == 0;
+    task.last = b + 1 == group.blocks.size();
+    kernels_.multiply_tile(block.view(), task);
+  }
+}
+
+std::shared_ptr<const SparseConv::Plan> SparseConv::plan(std::int64_t height, std::int64_t width, std::size_t batch,
+                                                         int threads) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto tiles_for = [&](const Plan& each) { return each.tile_count * batch; };
+  for (const auto& each : plans_) {
+    if (each->geometry.height != height || each->geometry.width != width || each->threads != threads) continue;
+    const bool many = tiles_for(*each) >= 2 * static_cast<std::size_t>(threads);
+    if (threads == 1 || each->wanted_groups == (many ? 1u : static_cast<std::uint32_t>(threads))) return each;
+  }
+  Plan fresh{};
+  fresh.geometry = make_geometry(shape_, height, width);
+  fresh.threads = threads;
+  const std::size_t pixels = fresh.geometry.pixels();
+  fresh.width = static_cast<std::size_t>(tile_width(pixels, kernels_.lanes));
+  fresh.tile_count = (pixels + fresh.width - 1) / fresh.width;
+  const bool many = tiles_for(fresh) >= 2 * static_cast<std::size_t>(threads);
+  fresh.wanted_groups = threads == 1 || many ? 1u : static_cast<std::uint32_t>(threads);
+  const auto taps = static_cast<std::uint32_t>(shape_.taps());
+  const TileShape tiles =
+      shape_tiles(matrix_, taps, static_cast<int>(fresh.width), fresh.wanted_groups, true);
+  fresh.tiles = plan_tiles(matrix_, tiles);
+  if (fresh.geometry.taps.size() * pixels * sizeof(std::int32_t) <= kMostMaskBytes) {
+    for (std::size_t first = 0; first < pixels; first += fresh.width) {
+      const std::size_t part = std::min(fresh.width, pixels - first);
+      fresh.readings.push_back(read_tile(fresh.geometry, first, part, rounded(part, kernels_.lanes)));
+    }
+  }
+  if (plans_.size() == kMostPlans) plans_.erase(plans_.begin());
+  plans_.push_back(std::make_shared<Plan>(std::move(fresh)));
+  return plans_.back();
+}
+
+}  // namespace rigl

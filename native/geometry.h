@@ -1,0 +1,48 @@
+// How a convolution reads its input: every place of the filter becomes one shift within flat planes of pixels.
+//
+// Output pixel (r, c) is number p = r * width + c of its plane. If the planes that are read have rows of that same width,
+// the pixel under a place of the filter is number p + shift: a row of a tile is then one run of memory, and what lies
+// outside the image is masked. Images of another width, and strides, are first rearranged into such planes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "conv.h"
+#include "kernels.h"
+
+namespace rigl {
+
+// One plane per channel and phase: pixels (row_start + i * row_step, column_start + j * column_step), j < out_width.
+struct Phase {
+  std::int64_t row_start, row_step, rows;
+  std::int64_t column_start, column_step;
+};
+
+struct Tap {
+  std::int64_t row, column;  // of the input, for output pixel (0, 0)
+  std::ptrdiff_t shift;      // within the planes of a channel
+};
+
+struct Geometry {
+  std::int64_t height, width, out_height, out_width;
+  std::int64_t row_step, column_step;  // of the input, from one output pixel to the next
+  bool direct;                         // the planes are the input itself
+  std::vector<Phase> phases;           // where they are not
+  std::ptrdiff_t plane_pitch;          // floats from channel to channel
+  std::vector<Tap> taps;
+
+  std::size_t pixels() const { return static_cast<std::size_t>(out_height * out_width); }
+};
+
+Geometry make_geometry(const ConvShape& shape, std::int64_t height, std::int64_t width);
+
+// Rearrange one channel.
+void split_phases(const Geometry& geometry, const KernelTable& kernels, const float* image, float* planes);
+
+// Masks of the places that lie within the image, for the pixels `first`..`first + width` and each tap.
+void make_masks(const Geometry& geometry, std::size_t first, std::size_t width, std::size_t pitch, std::int32_t* masks,
+                std::uint8_t* needed);
+
+}  // namespace rigl

@@ -1,0 +1,6 @@
+// For every processor: vectors of four floats, which the compiler maps onto whatever there is.
+#define RIGL_LANES 4
+#define RIGL_NAME "portable"
+#include "kernels_body.h"
+
+const rigl::KernelTable* rigl::portable_kernels() { return &kTable; }

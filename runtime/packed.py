@@ -1,0 +1,47 @@
+"""Sparse weights as bytes, as the kernels read them. The format is described in `native/packed.h`."""
+
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+MAGIC, VERSION = b"RGLS", 1
+SHORT_INDEX = 65536  # so many columns fit into 16 bits
+
+
+def pack_matrix(matrix: Array) -> NDArray[np.uint8]:
+    """Pack the non-zeros of a matrix [rows, columns].
+
+    >>> packed = pack_matrix(np.eye(3, dtype=np.float32))
+    >>> packed.nbytes, packed[:4].tobytes()
+    (62, b'RGLS')
+    """
+    rows, columns = matrix.shape
+    row, column = np.nonzero(matrix)
+    width = 2 if columns <= SHORT_INDEX else 4
+    header = MAGIC + struct.pack("<IIIQII", VERSION, rows, columns, len(row), width, 0)
+    parts = (
+        header,
+        np.bincount(row, minlength=rows).astype("<u4").tobytes(),
+        matrix[row, column].astype("<f4").tobytes(),
+        column.astype(f"<u{width}").tobytes(),
+    )
+    return np.frombuffer(b"".join(parts), dtype=np.uint8)
+
+
+def conv_matrix(weight: Array, groups: int = 1) -> Array:
+    """Lay a filter [outputs, inputs / groups, ...] out as a matrix over all inputs; other groups are zeros.
+
+    >>> conv_matrix(np.array([[[[1.0]]], [[[2.0]]]]), groups=2)
+    array([[1., 0.],
+           [0., 2.]])
+    """
+    outputs = len(weight)
+    if groups == 1:
+        return weight.reshape(outputs, -1)
+    full = np.zeros((outputs, groups, weight[0].size), dtype=weight.dtype)
+    group = np.arange(outputs) // (outputs // groups)
+    full[np.arange(outputs), group] = weight.reshape(outputs, -1)
+    return full.reshape(outputs, -1)

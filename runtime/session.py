@@ -1,0 +1,114 @@
+"""Sessions that skip zeros: `onnxruntime.InferenceSession`, with sparse kernels where they are faster."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+import onnx
+import onnxruntime as ort
+
+from rigl_compress.exporters.onnx_file import LARGEST_FILE, load_model
+from rigl_compress.models.errors import InputError
+from rigl_compress.runtime.costs import gains
+from rigl_compress.runtime.layers import Layer
+from rigl_compress.runtime.library import library_path, why_not
+from rigl_compress.runtime.rewrite import rewrite
+
+CPU = "CPUExecutionProvider"
+# A library may be registered only once with the same options.
+_REGISTERED: WeakSet[ort.SessionOptions] = WeakSet()
+_WARNED: set[str] = set()
+
+
+class InferenceSession:
+    """A drop-in for `onnxruntime.InferenceSession` that runs sparse layers on sparse kernels.
+
+    It opens any ONNX file: ours in every encoding, or one from elsewhere whose weights have zeros. Layers that gain
+    nothing stay with ONNX Runtime, and so does the whole model where the kernels cannot be used; then it warns, once.
+
+    >>> import numpy as np
+    >>> from onnx import helper, numpy_helper
+    >>> weight = numpy_helper.from_array(np.eye(512, dtype=np.float32), "w")
+    >>> values = [helper.make_tensor_value_info(name, 1, [64, 512]) for name in "xy"]
+    >>> node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    >>> graph = helper.make_graph([node], "g", values[:1], values[1:], [weight])
+    >>> model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    >>> session = InferenceSession(model.SerializeToString())
+    >>> float(session.run(None, {"x": np.ones((64, 512), dtype=np.float32)})[0].sum())
+    32768.0
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | Path | bytes,
+        sess_options: ort.SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Mapping[Any, Any]] | None = None,
+        **others: Any,
+    ) -> None:
+        source = path_or_bytes if isinstance(path_or_bytes, bytes) else str(path_or_bytes)
+        options = ort.SessionOptions() if sess_options is None else sess_options
+        chosen = list(providers or [CPU])
+        self.sparse_layers: tuple[str, ...] = ()
+        self.session: ort.InferenceSession | None = None
+        if _only_cpu(chosen):
+            self._open_sparse(source, options, (chosen, provider_options, others))
+        if self.session is None:
+            self.session = ort.InferenceSession(source, options, chosen, provider_options, **others)
+
+    def _open_sparse(self, source: str | bytes, options: ort.SessionOptions, rest: tuple[Any, Any, Any]) -> None:
+        """Try sparse kernels; whatever goes wrong, the plain session is as good as ever."""
+        chosen, provider_options, others = rest
+        reason = why_not()
+        if not reason:
+            try:
+                found, layers = sparse_model(source, options.intra_op_num_threads)
+                if layers:
+                    register(options)
+                    self.session = ort.InferenceSession(found, options, chosen, provider_options, **others)
+                    self.sparse_layers = tuple(layer.output for layer in layers)
+            except Exception as error:
+                reason = " ".join(str(error).split())[:200] or type(error).__name__
+        if reason:
+            _warn(reason)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "session":
+            raise AttributeError(name)
+        return getattr(self.session, name)
+
+
+def sparse_model(source: str | Path | bytes, threads: int = 0) -> tuple[bytes, tuple[Layer, ...]]:
+    """Rewrite a model for the sparse operators; give its bytes and the layers that gain, perhaps none."""
+    found = rewrite(_load(source), gains, threads)
+    if found.layers and found.model.ByteSize() > LARGEST_FILE:
+        raise InputError("the model is larger than 2 GiB, more than can be handed over in memory")
+    return found.model.SerializeToString() if found.layers else b"", found.layers
+
+
+def register(options: ort.SessionOptions) -> None:
+    """Make the sparse operators known to sessions with these options."""
+    if options not in _REGISTERED:
+        options.register_custom_ops_library(str(library_path()))
+        _REGISTERED.add(options)
+
+
+def _load(source: str | Path | bytes) -> onnx.ModelProto:
+    if not isinstance(source, bytes):
+        return load_model(Path(source))
+    model = onnx.ModelProto()
+    model.ParseFromString(source)
+    return model
+
+
+def _only_cpu(providers: Sequence[Any]) -> bool:
+    names = [each if isinstance(each, str) else each[0] for each in providers]
+    return names == [CPU]
+
+
+def _warn(reason: str) -> None:
+    if reason not in _WARNED:
+        _WARNED.add(reason)
+        warnings.warn(f"without sparse kernels, no faster than ONNX Runtime: {reason}", stacklevel=4)

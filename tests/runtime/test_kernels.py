@@ -1,0 +1,282 @@
+"""Every kernel against a few lines of NumPy, over shapes, strides, sparsities, empty rows, NaN and infinity."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rigl_compress.models.errors import InputError
+from rigl_compress.runtime.kernels import NO_LIMITS, Conv, Gru, MatMul, Window, check_packed, chosen_set, kernel_sets
+from rigl_compress.runtime.library import why_not
+from rigl_compress.runtime.packed import conv_matrix, pack_matrix
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+Array = NDArray[Any]
+SETS = kernel_sets() if not why_not() else []
+LIMITS = st.sampled_from([NO_LIMITS, (0.0, np.inf), (0.0, 6.0)])
+DENSITIES = st.sampled_from([0.0, 0.02, 0.1, 0.5, 1.0])
+THREADS = st.integers(1, 3)
+
+
+def sparse_matrix(rng: np.random.Generator, shape: tuple[int, ...], density: float) -> Array:
+    weight = rng.standard_normal(shape).astype(np.float32)
+    weight[rng.random(shape) >= density] = 0
+    return weight
+
+
+def product(matrix: Array, x: Array) -> Array:
+    """x @ matrix.T over the non-zeros alone: a zero weight hides even NaN."""
+    result = np.zeros((len(x), len(matrix)))
+    for row, column in zip(*np.nonzero(matrix), strict=True):
+        result[:, row] += np.float64(matrix[row, column]) * x[:, column].astype(np.float64)
+    return result
+
+
+def unfolded(x: Array, kernel: tuple[int, int], window: Window) -> Array:
+    """The pixels under each place of the filter: [batch, height, width, channels · places]."""
+    top, left, bottom, right = window.pads
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    height, width = window.output(x.shape[2:], kernel)
+    places = [
+        padded[
+            :,
+            :,
+            r * window.dilations[0] :: window.strides[0],
+            c * window.dilations[1] :: window.strides[1],
+        ][:, :, :height, :width]
+        for r in range(kernel[0])
+        for c in range(kernel[1])
+    ]
+    batch, channels = x.shape[:2]
+    return np.stack(places, axis=2).reshape(batch, channels * len(places), height, width).transpose(0, 2, 3, 1)
+
+
+def convolution(weight: Array, x: Array, window: Window) -> Array:
+    pixels = unfolded(x, weight.shape[2:], window)
+    flat = product(conv_matrix(weight, window.groups), pixels.reshape(-1, pixels.shape[-1]))
+    return flat.reshape(*pixels.shape[:3], -1).transpose(0, 3, 1, 2)
+
+
+def clipped(values: Array, limits: tuple[float, float]) -> Array:
+    """NaN passes through."""
+    return np.where(np.isnan(values), values, np.clip(values, *limits))
+
+
+def assert_close(found: Array, expected: Array) -> None:
+    np.testing.assert_allclose(found, expected.astype(np.float32), rtol=1e-4, atol=1e-4)
+
+
+@st.composite
+def products(draw: st.DrawFn) -> tuple[Array, Array, Array | None]:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rows, columns = draw(st.integers(1, 70)), draw(st.integers(1, 300))
+    batch = draw(st.sampled_from([1, 2, 7, 8, 16, 33, 64, 130]))
+    matrix = sparse_matrix(rng, (rows, columns), draw(DENSITIES))
+    x = rng.standard_normal((batch, columns)).astype(np.float32)
+    return matrix, x, rng.standard_normal(rows).astype(np.float32) if draw(st.booleans()) else None
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[Array, Array, Window]:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    inputs, outputs = groups * draw(st.integers(1, 6)), groups * draw(st.integers(1, 9))
+    pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    kernel, strides, dilations = draw(st.sampled_from([(1, 1), (3, 3), (5, 5), (1, 3), (2, 2)])), draw(pair), draw(pair)
+    pads = draw(st.tuples(*[st.integers(0, 3)] * 4))
+    window = Window(strides, dilations, pads, groups)
+    smallest = [max(1, dilations[a] * (kernel[a] - 1) + 1 - pads[a] - pads[a + 2]) for a in range(2)]
+    size = tuple(draw(st.integers(low, low + 20)) for low in smallest)
+    weight = sparse_matrix(rng, (outputs, inputs // groups, *kernel), draw(DENSITIES))
+    x = rng.standard_normal((draw(st.integers(1, 2)), inputs, *size)).astype(np.float32)
+    return weight, x, window
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@settings(deadline=None, max_examples=80)
+@given(case=products(), limits=LIMITS, threads=THREADS, by_column=st.sampled_from(["", "x", "y", "xy"]))
+def test_products(kernels: str, case: Any, limits: Any, threads: int, by_column: str) -> None:
+    matrix, x, bias = case
+    given_x = x.T if "x" in by_column else x
+    found = MatMul(matrix, kernels)(given_x, bias, limits, by_column=by_column, threads=threads)
+    expected = clipped(product(matrix, x) + (0 if bias is None else bias), limits)
+    assert_close(found.T if "y" in by_column else found, expected)
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@settings(deadline=None, max_examples=120)
+@given(case=convolutions(), limits=LIMITS, threads=THREADS, with_residual=st.booleans(), with_bias=st.booleans())
+def test_convolutions(kernels: str, case: Any, limits: Any, threads: int, with_residual: bool, with_bias: bool) -> None:
+    weight, x, window = case
+    expected = convolution(weight, x, window)
+    bias = np.linspace(-1, 1, len(weight)).astype(np.float32) if with_bias else None
+    residual = np.cos(np.arange(expected.size)).reshape(expected.shape).astype(np.float32) if with_residual else None
+    found = Conv(weight, window, kernels)(x, bias, residual, limits, threads=threads)
+    expected = expected + (0 if bias is None else bias[:, None, None]) + (0 if residual is None else residual)
+    assert_close(found, clipped(expected, limits))
+
+
+def gru(matrix: Array, x: Array, bias: Array | float, state: Array) -> Array:
+    """The equations of the ONNX standard, with linear_before_reset."""
+    states = []
+    for step in x.astype(np.float64):
+        update, reset, new = np.split(product(matrix, state.astype(np.float32)), 3, axis=1)
+        given_update, given_reset, given_new = np.split(step, 3, axis=1)
+        kept = 1 / (1 + np.exp(-(given_update + update)))
+        fresh = np.tanh(given_new + (new + bias) / (1 + np.exp(-(given_reset + reset))))
+        state = (1 - kept) * fresh + kept * state
+        states.append(state)
+    return np.array(states).reshape(len(x), *state.shape)
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@settings(deadline=None, max_examples=50)
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.integers(1, 40),
+    steps=st.integers(0, 6),
+    batch=st.sampled_from([1, 2, 9]),
+    given_more=st.booleans(),
+    threads=THREADS,
+)
+def test_gru(kernels: str, seed: int, size: int, steps: int, batch: int, given_more: bool, threads: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = sparse_matrix(rng, (3 * size, size), 0.2)
+    x = (3 * rng.standard_normal((steps, batch, 3 * size))).astype(np.float32)
+    bias = rng.standard_normal(size).astype(np.float32) if given_more else None
+    initial = rng.standard_normal((batch, size)).astype(np.float32) if given_more else None
+    found, last = Gru(matrix, kernels)(x, bias, initial, threads=threads)
+    start = np.zeros((batch, size)) if initial is None else initial
+    np.testing.assert_allclose(found, gru(matrix, x, 0 if bias is None else bias, start), rtol=1e-5, atol=1e-6)
+    assert_close(last, found[-1] if steps else start)
+
+
+@pytest.mark.parametrize("kernels", SETS)
+def test_gates_far_out(kernels: str) -> None:
+    x = np.array([-1e30, -200, -88, 88, 200, 1e30, np.inf, -np.inf, np.nan], dtype=np.float32).repeat(3)
+    x = x.reshape(-1, 1, 3)
+    found, _ = Gru(np.zeros((3, 1), dtype=np.float32), kernels)(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = gru(np.zeros((3, 1), np.float32), x, 0.0, np.zeros((1, 1)))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@pytest.mark.parametrize("batch", [1, 5, 64])
+@pytest.mark.parametrize("limits", [NO_LIMITS, (0.0, 6.0)])
+def test_nan_and_infinity_go_where_their_weights_lead(kernels: str, batch: int, limits: tuple[float, float]) -> None:
+    rng = np.random.default_rng(0)
+    matrix = sparse_matrix(rng, (40, 50), 0.1)
+    x = rng.standard_normal((batch, 50)).astype(np.float32)
+    x[0, 3], x[batch // 2, 7], x[-1, 11] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = clipped(product(matrix, x), limits)
+    assert np.isnan(expected).any()
+    assert_close(MatMul(matrix, kernels)(x, limits=limits), expected)
+
+
+@pytest.mark.parametrize("kernels", SETS)
+def test_nan_in_an_image_reaches_its_neighbours_alone(kernels: str) -> None:
+    rng = np.random.default_rng(0)
+    weight, window = sparse_matrix(rng, (9, 4, 3, 3), 0.5), Window(pads=(1, 1, 1, 1))
+    x = rng.standard_normal((1, 4, 9, 9)).astype(np.float32)
+    x[0, 1, 0, 8], x[0, 3, 8, 0], x[0, 0, 4, 4] = np.nan, np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        assert_close(Conv(weight, window, kernels)(x), convolution(weight, x, window))
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@pytest.mark.parametrize("batch", [1, 9])
+def test_more_columns_than_sixteen_bits(kernels: str, batch: int) -> None:
+    rng = np.random.default_rng(0)
+    matrix = np.zeros((10, 140_000), dtype=np.float32)
+    matrix[rng.integers(0, 10, 500), rng.integers(0, 140_000, 500)] = 1
+    matrix[3] = 0
+    x = rng.standard_normal((batch, 140_000)).astype(np.float32)
+    assert_close(MatMul(matrix, kernels)(x, threads=2), product(matrix, x))
+
+
+def test_many_rows_share_the_second_cache() -> None:
+    rng = np.random.default_rng(0)
+    weight, x = sparse_matrix(rng, (2000, 30, 1, 1), 0.05), rng.standard_normal((1, 30, 14, 14)).astype(np.float32)
+    for threads in (1, 2):
+        assert_close(Conv(weight)(x, threads=threads), convolution(weight, x, Window()))
+
+
+def test_one_operator_takes_images_of_any_size() -> None:
+    rng = np.random.default_rng(0)
+    weight, window = sparse_matrix(rng, (8, 3, 3, 3), 0.3), Window((2, 2), pads=(1, 1, 1, 1))
+    conv = Conv(weight, window)
+    for size in [*range(3, 12), 3]:
+        x = rng.standard_normal((2, 3, size, size + 1)).astype(np.float32)
+        assert_close(conv(x), convolution(weight, x, window))
+
+
+def test_the_residual_may_be_the_output() -> None:
+    rng = np.random.default_rng(0)
+    weight, x = sparse_matrix(rng, (300, 300, 1, 1), 0.1), rng.standard_normal((1, 300, 7, 7)).astype(np.float32)
+    import rigl_compress.runtime.kernels as kernels
+
+    conv, y = Conv(weight), rng.standard_normal((1, 300, 7, 7)).astype(np.float32)
+    expected = convolution(weight, x, Window()) + y
+    call = kernels._ConvCall(kernels._data(x), 1, 7, 7, None, kernels._data(y), kernels._data(y), *NO_LIMITS)
+    kernels._library().rigl_conv_run(conv._handle, call, 2)
+    assert_close(y, expected)
+
+
+def test_unknown_kernels() -> None:
+    with pytest.raises(InputError, match="no kernels 'sse9' on this machine: choose one of portable"):
+        MatMul(np.eye(2, dtype=np.float32), "sse9")
+    assert chosen_set() in SETS
+
+
+@settings(deadline=None, max_examples=300)
+@given(noise=st.binary(max_size=200), keep=st.integers(0, 60))
+def test_any_bytes_are_refused_or_read(noise: bytes, keep: int) -> None:
+    good = pack_matrix(np.eye(6, dtype=np.float32)).tobytes()
+    check_packed(noise)
+    told = check_packed(good[:keep] + noise)
+    assert told or len(good[:keep] + noise) == len(good)
+
+
+@settings(deadline=None, max_examples=300)
+@given(place=st.integers(0, 91), value=st.integers(0, 255))
+def test_a_changed_byte_is_noticed_or_harmless(place: int, value: int) -> None:
+    packed = bytearray(pack_matrix(np.eye(6, dtype=np.float32)).tobytes())
+    packed[place] = value
+    told = check_packed(bytes(packed))
+    values = range(32 + 6 * 4, 32 + 6 * 8)
+    assert told == "" or place not in values, "any value will do"
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "content", "told"),
+    [
+        (0, 4, b"RGLX", "not packed weights"),
+        (4, 8, b"\x02\0\0\0", "packed weights of another version"),
+        (8, 12, b"\0\0\0\0", "without rows or columns"),
+        (8, 12, b"\xff\xff\xff\xff", "cut short"),
+        (12, 16, b"\x03\0\0\0", "a column that is not there"),
+        (16, 24, b"\xff" * 8, "cut short"),
+        (16, 24, b"\x05" + b"\0" * 7, "of a wrong length"),
+        (24, 28, b"\x04\0\0\0", "indices of a wrong size"),
+        (32, 36, b"\x07\0\0\0", "more non-zeros in their rows than in all"),
+        (32, 36, b"\0\0\0\0", "fewer non-zeros in their rows than in all"),
+        (32, 40, b"\x02\0\0\0\0\0\0\0", ""),
+        (32, 36, b"\x02\0\0\0", "more non-zeros in their rows than in all"),
+    ],
+)
+def test_what_is_wrong_with_packed_weights(start: int, stop: int, content: bytes, told: str) -> None:
+    packed = bytearray(pack_matrix(np.eye(6, dtype=np.float32)).tobytes())
+    packed[start:stop] = content
+    assert told in check_packed(bytes(packed))
+    assert bool(told) == bool(check_packed(bytes(packed)))
+
+
+def test_columns_out_of_order() -> None:
+    packed = bytearray(pack_matrix(np.ones((1, 2), dtype=np.float32)).tobytes())
+    packed[-4:] = b"\1\0\0\0"
+    assert "out of order" in check_packed(bytes(packed))
