@@ -19,7 +19,7 @@ from rigl_compress.pipeline.bench.sources import Source
 
 Array = NDArray[Any]
 GROUP = "rigl_compress.backends"
-_OWN = ("onnxruntime", "torch_networks", "openvino")
+_OWN = ("onnxruntime", "rigl", "torch_networks", "openvino")
 
 
 @dataclass(frozen=True)
