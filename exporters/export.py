@@ -95,7 +95,7 @@ def export_onnx(
 
     The file appears under its name only after it was opened with ONNX Runtime and gave the network's outputs.
 
-    >>> import tempfile
+    >>> import tempfile, torch
     >>> layer = nn.Linear(100, 100)
     >>> _ = layer.weight.data.masked_fill_(torch.rand(100, 100) < 0.9, 0)
     >>> with tempfile.TemporaryDirectory() as folder:

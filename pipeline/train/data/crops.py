@@ -25,7 +25,7 @@ def random_box(size: tuple[int, int], draw: Random) -> Box:
     """A random part of an image of (width, height): its area and its aspect are drawn, then its place.
 
     >>> random_box((100, 100), Random(0))
-    Box(left=5, top=16, right=95, bottom=99)
+    Box(left=0, top=0, right=100, bottom=86)
     """
     width, height = size
     for _ in range(_TRIES):
