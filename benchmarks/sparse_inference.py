@@ -179,7 +179,9 @@ def main(only: str, threads: tuple[int, ...], rounds: int, seed: int, markdown: 
                 click.echo(lines[-1])
     if markdown:
         facts = environment()
-        made = f"`python benchmarks/sparse_inference.py --seed {seed} --rounds {rounds}` on {facts['date'][:10]}"
+        given = " ".join(f"--threads {number}" for number in threads)
+        command = f"`python benchmarks/sparse_inference.py {given} --seed {seed} --rounds {rounds}`"
+        made = f"{command} on {facts['date'][:10]}"
         where = f"{facts['cpu']}, {facts['cores']} cores, onnxruntime {facts['versions']['onnxruntime']}"
         markdown.write_text(f"{ABOUT}{made}: {where}.\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
 

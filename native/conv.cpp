@@ -24,14 +24,47 @@ struct TileReading {
   std::vector<std::uint8_t> needed;
 };
 
-TileReading read_tile(const Geometry& geometry, std::size_t first, std::size_t width, std::size_t pitch) {
+TileReading read_tile(const Geometry& geometry, const std::vector<Tap>& taps, std::size_t first, std::size_t width,
+                      std::size_t pitch) {
   TileReading reading;
-  const std::size_t taps = geometry.taps.size();
-  for (const Tap& tap : geometry.taps) reading.starts.push_back(tap.shift + static_cast<std::ptrdiff_t>(first));
-  reading.masks.resize(taps * pitch);
-  reading.needed.resize(taps);
-  make_masks(geometry, first, width, pitch, reading.masks.data(), reading.needed.data());
+  for (const Tap& tap : taps) reading.starts.push_back(tap.shift + static_cast<std::ptrdiff_t>(first));
+  reading.masks.resize(taps.size() * pitch);
+  reading.needed.resize(taps.size());
+  make_masks(geometry, taps, first, width, pitch, reading.masks.data(), reading.needed.data());
   return reading;
+}
+
+// Packing by runs pays if it moves much less, and if the rows of a run are whole units apart, so that loads stay aligned.
+constexpr std::size_t kUnit = 8;
+bool worth_runs(const Geometry& geometry, std::size_t width) {
+  const std::size_t row = static_cast<std::size_t>(geometry.out_width);
+  const std::size_t run = width + (geometry.rows_in_run - 1) * row;
+  return geometry.rows_in_run > 1 && row % kUnit == 0 && 5 * geometry.runs.size() * run < 4 * geometry.taps.size() * width;
+}
+
+// Columns in the order (channel, run, row of the run).
+SparseMatrix by_runs(const SparseMatrix& matrix, const Geometry& geometry) {
+  SparseMatrix sorted;
+  const auto taps = static_cast<std::uint32_t>(geometry.taps.size());
+  const auto runs = static_cast<std::uint32_t>(geometry.runs.size());
+  sorted.rows = matrix.rows;
+  sorted.columns = matrix.columns / taps * runs * geometry.rows_in_run;
+  sorted.starts = matrix.starts;
+  std::vector<std::pair<std::uint32_t, float>> row;
+  for (std::uint32_t r = 0; r < matrix.rows; ++r) {
+    row.clear();
+    for (std::size_t k = matrix.starts[r]; k < matrix.starts[r + 1]; ++k) {
+      const std::uint32_t channel = matrix.places[k] / taps, tap = matrix.places[k] % taps;
+      row.emplace_back((channel * runs + geometry.run_of[tap]) * geometry.rows_in_run + geometry.row_in[tap],
+                       matrix.values[k]);
+    }
+    std::sort(row.begin(), row.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (const auto& [place, value] : row) {
+      sorted.places.push_back(place);
+      sorted.values.push_back(value);
+    }
+  }
+  return sorted;
 }
 
 }  // namespace
@@ -42,6 +75,9 @@ struct SparseConv::Plan {
   std::uint32_t wanted_groups;
   std::size_t width, tile_count;
   TilePlan tiles;
+  std::vector<Tap> sources;  // what is packed for each channel: taps, or runs of them
+  std::size_t overhang;      // pixels that a run reads beyond its tile
+  std::size_t run_pitch;     // floats from run to run
   std::vector<TileReading> readings;  // of all tiles, if that is not too much to keep
 };
 
@@ -98,9 +134,12 @@ void SparseConv::run_tile(const ConvCall& call, const Plan& plan, const float* p
   task.y = call.y + offset;
   task.residual = call.residual == nullptr ? nullptr : call.residual + offset;
   task.y_pitch = pixels;
-  float* packed = mine.activations.floats(plan.tiles.most_columns * pitch);
+  const std::size_t run = rounded(width + plan.overhang, kernels_.lanes);
+  // Runs of a narrower last tile keep the distance of the others: it is part of the indices.
+  const std::size_t run_pitch = plan.overhang > 0 ? plan.run_pitch : pitch;
+  float* packed = mine.activations.floats(plan.tiles.most_sources * run_pitch + kMostVectors * kUnit * 2);
   TileReading fresh;
-  if (plan.readings.empty()) fresh = read_tile(geometry, first, width, pitch);
+  if (plan.readings.empty()) fresh = read_tile(geometry, plan.sources, first, width + plan.overhang, run);
   const TileReading& reading = plan.readings.empty() ? fresh : plan.readings[tile];
   ShiftTask shifts{};
   shifts.planes = planes + image * channels() * static_cast<std::size_t>(geometry.plane_pitch);
@@ -109,12 +148,12 @@ void SparseConv::run_tile(const ConvCall& call, const Plan& plan, const float* p
   shifts.shifts = reading.starts.data();
   shifts.masks = reading.masks.data();
   shifts.mask_needed = reading.needed.data();
-  shifts.width = static_cast<int>(width);
+  shifts.width = static_cast<int>(width + plan.overhang);
   task.x = packed;
-  task.x_pitch = pitch;
+  task.x_pitch = plan.overhang > 0 ? kUnit : pitch;
   for (std::size_t b = 0; b < group.blocks.size(); ++b) {
     const Block& block = group.blocks[b];
-    kernels_.pack_shifted(shifts, block.sources.data(), block.sources.size(), packed, pitch);
+    kernels_.pack_shifted(shifts, block.sources.data(), block.sources.size(), packed, run_pitch);
     task.first = b == 0;
     task.last = b + 1 == group.blocks.size();
     kernels_.multiply_tile(block.view(), task);
@@ -138,14 +177,28 @@ std::shared_ptr<const SparseConv::Plan> SparseConv::plan(std::int64_t height, st
   fresh.tile_count = (pixels + fresh.width - 1) / fresh.width;
   const bool many = tiles_for(fresh) >= 2 * static_cast<std::size_t>(threads);
   fresh.wanted_groups = threads == 1 || many ? 1u : static_cast<std::uint32_t>(threads);
-  const auto taps = static_cast<std::uint32_t>(shape_.taps());
-  const TileShape tiles =
-      shape_tiles(matrix_, taps, static_cast<int>(fresh.width), fresh.wanted_groups, true);
-  fresh.tiles = plan_tiles(matrix_, tiles);
-  if (fresh.geometry.taps.size() * pixels * sizeof(std::int32_t) <= kMostMaskBytes) {
+  const Geometry& geometry = fresh.geometry;
+  const bool runs = worth_runs(geometry, fresh.width);
+  TileShape shape;
+  shape.groups = fresh.wanted_groups;
+  fresh.sources = runs ? geometry.runs : geometry.taps;
+  fresh.overhang = runs ? (geometry.rows_in_run - 1) * static_cast<std::size_t>(geometry.out_width) : 0;
+  // Whole vectors and whole units.
+  const std::size_t run_pitch = rounded(fresh.width + fresh.overhang, std::max(kernels_.lanes, static_cast<int>(kUnit)));
+  fresh.run_pitch = run_pitch;
+  shape.taps = static_cast<std::uint32_t>(fresh.sources.size());
+  if (runs) {
+    shape.columns = geometry.rows_in_run;
+    shape.source_units = static_cast<std::uint32_t>(run_pitch / kUnit);
+    shape.column_units = static_cast<std::uint32_t>(static_cast<std::size_t>(geometry.out_width) / kUnit);
+  }
+  const SparseMatrix sorted = runs ? by_runs(matrix_, geometry) : SparseMatrix();
+  size_blocks(runs ? sorted : matrix_, run_pitch, fresh.width, &shape);
+  fresh.tiles = plan_tiles(runs ? sorted : matrix_, shape);
+  if (fresh.sources.size() * fresh.tile_count * run_pitch * sizeof(std::int32_t) <= kMostMaskBytes) {
     for (std::size_t first = 0; first < pixels; first += fresh.width) {
-      const std::size_t part = std::min(fresh.width, pixels - first);
-      fresh.readings.push_back(read_tile(fresh.geometry, first, part, rounded(part, kernels_.lanes)));
+      const std::size_t part = std::min(fresh.width, pixels - first) + fresh.overhang;
+      fresh.readings.push_back(read_tile(geometry, fresh.sources, first, part, rounded(part, kernels_.lanes)));
     }
   }
   if (plans_.size() == kMostPlans) plans_.erase(plans_.begin());

@@ -7,11 +7,11 @@ namespace rigl {
 namespace {
 
 // A block of activations should stay in the first cache (32 KiB and more), the sums of a group in the second.
-constexpr std::size_t kBlockBytes = 32 * 1024;
+constexpr double kBlockBytes = 32 * 1024;
 constexpr std::size_t kSumBytes = 128 * 1024;
 // With fewer non-zeros per row and block than this, moving sums costs more than a block that leaves the first cache.
 constexpr double kFewestPerRow = 5.0;
-constexpr std::size_t kMostBlockBytes = 128 * 1024;
+constexpr double kMostBlockBytes = 128 * 1024;
 
 const KernelTable& choose() {
   const char* wish = std::getenv("RIGL_COMPRESS_KERNELS");
@@ -45,14 +45,15 @@ int tile_width(std::size_t columns, int lanes) {
   return static_cast<int>((vectors + tiles - 1) / tiles * step);
 }
 
-TileShape shape_tiles(const SparseMatrix& matrix, std::uint32_t taps, int width, std::uint32_t groups, bool gather) {
-  const std::size_t row_bytes = static_cast<std::size_t>(width) * sizeof(float);
-  const double per_column = static_cast<double>(matrix.values.size()) / matrix.rows / matrix.columns;
-  const double wanted = kFewestPerRow / std::max(per_column, 1e-6);
-  const double columns = std::clamp(wanted, static_cast<double>(kBlockBytes / row_bytes),
-                                    static_cast<double>(kMostBlockBytes / row_bytes));
-  const std::size_t for_sums = (matrix.rows * row_bytes + kSumBytes - 1) / kSumBytes;
-  return {taps, static_cast<std::uint32_t>(columns), std::max(groups, static_cast<std::uint32_t>(for_sums)), gather};
+void size_blocks(const SparseMatrix& matrix, std::size_t packed, std::size_t width, TileShape* shape) {
+  const double bytes = static_cast<double>(packed * sizeof(float));
+  const double sources = static_cast<double>(matrix.columns / shape->columns);
+  const double per_source = static_cast<double>(matrix.values.size()) / matrix.rows / sources;
+  const double wanted = kFewestPerRow / std::max(per_source, 1e-6);
+  const double fitting = std::clamp(wanted, kBlockBytes / bytes, kMostBlockBytes / bytes);
+  shape->block_sources = static_cast<std::uint32_t>(std::max(fitting, 1.0));
+  const std::size_t for_sums = (matrix.rows * width * sizeof(float) + kSumBytes - 1) / kSumBytes;
+  shape->groups = std::max(shape->groups, static_cast<std::uint32_t>(for_sums));
 }
 
 }  // namespace rigl

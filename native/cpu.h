@@ -19,7 +19,7 @@ const KernelTable* kernels_named(const std::string& name);
 // Columns of the widest tile for so many columns: tiles of equal numbers of vectors, no wider than a kernel takes.
 int tile_width(std::size_t columns, int lanes);
 
-// Blocks and groups for tiles of a width.
-TileShape shape_tiles(const SparseMatrix& matrix, std::uint32_t taps, int width, std::uint32_t groups, bool gather);
+// Choose blocks and groups: `packed` floats of activations for each source, `width` columns of sums for each row.
+void size_blocks(const SparseMatrix& matrix, std::size_t packed, std::size_t width, TileShape* shape);
 
 }  // namespace rigl

@@ -38,6 +38,23 @@ std::size_t phase_number(Geometry* geometry, const Phase& wanted) {
   return geometry->phases.size() - 1;
 }
 
+// The taps are in order of their rows: the first of a run is its uppermost.
+void find_runs(Geometry* geometry) {
+  geometry->rows_in_run = 1;
+  for (const Tap& tap : geometry->taps) {
+    std::size_t r = 0;
+    for (; r < geometry->runs.size(); ++r) {
+      const Tap& first = geometry->runs[r];
+      if (first.column == tap.column && (tap.row - first.row) % geometry->row_step == 0) break;
+    }
+    if (r == geometry->runs.size()) geometry->runs.push_back(tap);
+    const auto below = static_cast<std::uint32_t>((tap.row - geometry->runs[r].row) / geometry->row_step);
+    geometry->run_of.push_back(static_cast<std::uint32_t>(r));
+    geometry->row_in.push_back(below);
+    geometry->rows_in_run = std::max(geometry->rows_in_run, below + 1);
+  }
+}
+
 void copy_row(const Geometry& geometry, const Phase& phase, const float* row, float* out) {
   // Columns of the output side that lie within the image.
   const std::int64_t from = std::max<std::int64_t>(0, ceil_div(-phase.column_start, phase.column_step));
@@ -92,6 +109,7 @@ Geometry make_geometry(const ConvShape& shape, std::int64_t height, std::int64_t
   const std::int64_t planes = geometry.direct ? 1 : static_cast<std::int64_t>(geometry.phases.size());
   const std::int64_t plane = geometry.direct ? height * width : ceil_div(height, shape.rows.stride) * geometry.out_width;
   geometry.plane_pitch = static_cast<std::ptrdiff_t>(planes * plane);
+  find_runs(&geometry);
   return geometry;
 }
 
@@ -133,11 +151,11 @@ void split_phases(const Geometry& geometry, const KernelTable& kernels, const fl
   }
 }
 
-void make_masks(const Geometry& geometry, std::size_t first, std::size_t width, std::size_t pitch, std::int32_t* masks,
-                std::uint8_t* needed) {
+void make_masks(const Geometry& geometry, const std::vector<Tap>& taps, std::size_t first, std::size_t width,
+                std::size_t pitch, std::int32_t* masks, std::uint8_t* needed) {
   const std::int64_t start = static_cast<std::int64_t>(first);
-  for (std::size_t t = 0; t < geometry.taps.size(); ++t) {
-    const Tap& tap = geometry.taps[t];
+  for (std::size_t t = 0; t < taps.size(); ++t) {
+    const Tap& tap = taps[t];
     std::int32_t* out = masks + t * pitch;
     std::int64_t row = start / geometry.out_width, column = start % geometry.out_width;
     bool all = true;

@@ -33,6 +33,12 @@ struct Geometry {
   std::ptrdiff_t plane_pitch;          // floats from channel to channel
   std::vector<Tap> taps;
 
+  // Places of the filter that lie above each other read one run of pixels, a row of the output apart.
+  std::vector<Tap> runs;               // the uppermost of each
+  std::vector<std::uint32_t> run_of;   // of each tap,
+  std::vector<std::uint32_t> row_in;   // and how many rows of the output it lies below the uppermost
+  std::uint32_t rows_in_run;           // at most
+
   std::size_t pixels() const { return static_cast<std::size_t>(out_height * out_width); }
 };
 
@@ -41,8 +47,8 @@ Geometry make_geometry(const ConvShape& shape, std::int64_t height, std::int64_t
 // Rearrange one channel.
 void split_phases(const Geometry& geometry, const KernelTable& kernels, const float* image, float* planes);
 
-// Masks of the places that lie within the image, for the pixels `first`..`first + width` and each tap.
-void make_masks(const Geometry& geometry, std::size_t first, std::size_t width, std::size_t pitch, std::int32_t* masks,
+// Masks of the places that lie within the image, for the pixels `first`..`first + width` and each of some taps.
+void make_masks(const Geometry& geometry, const std::vector<Tap>& taps, std::size_t first, std::size_t width, std::size_t pitch, std::int32_t* masks,
                 std::uint8_t* needed);
 
 }  // namespace rigl

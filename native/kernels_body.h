@@ -218,6 +218,27 @@ void pack_columns(const ShiftTask& task, const Source* sources, size_t count, fl
   }
 }
 
+// Runs that are longer than a tile.
+void pack_long(const ShiftTask& task, const Source* sources, size_t count, float* out, size_t pitch) {
+  const int width = (task.width + kLanes - 1) / kLanes * kLanes;
+  for (size_t c = 0; c < count; ++c, out += pitch) {
+    const Source source = sources[c];
+    const ptrdiff_t start = static_cast<ptrdiff_t>(source.channel) * task.plane_pitch + task.shifts[source.tap];
+    const int32_t* mask = nullptr;
+    if (task.mask_needed[source.tap]) mask = task.masks + source.tap * static_cast<size_t>(width);
+    if (start < 0 || start + width > task.plane_limit) {
+      pack_carefully(task, start, mask, out);
+      continue;
+    }
+    const float* from = task.planes + start;
+    for (int i = 0; i < width; i += kLanes) {
+      Mask value = *reinterpret_cast<const Mask*>(from + i);
+      if (mask != nullptr) value &= *reinterpret_cast<const Mask*>(mask + i);
+      *reinterpret_cast<Mask*>(out + i) = value;
+    }
+  }
+}
+
 void pack_shifted(const ShiftTask& task, const Source* sources, size_t count, float* out, size_t pitch) {
   switch ((task.width + kLanes - 1) / kLanes) {
     case 1: return pack_columns<1>(task, sources, count, out, pitch);
@@ -228,7 +249,7 @@ void pack_shifted(const ShiftTask& task, const Source* sources, size_t count, fl
     case 6: return pack_columns<6>(task, sources, count, out, pitch);
     case 7: return pack_columns<7>(task, sources, count, out, pitch);
     case 8: return pack_columns<8>(task, sources, count, out, pitch);
-    default: return;
+    default: return pack_long(task, sources, count, out, pitch);
   }
 }
 

@@ -148,7 +148,10 @@ std::shared_ptr<const SparseMatMul::Plan> SparseMatMul::tiles(int width, std::ui
     if (each->width == width && each->groups == groups) return each;
   }
   if (tiles_.size() == kMostPlans) tiles_.erase(tiles_.begin());
-  const TileShape shape = shape_tiles(matrix_, 1, width, groups, false);
+  TileShape shape;
+  shape.groups = groups;
+  shape.gather = false;
+  size_blocks(matrix_, static_cast<std::size_t>(width), static_cast<std::size_t>(width), &shape);
   tiles_.push_back(std::make_shared<Plan>(Plan{width, groups, plan_tiles(matrix_, shape)}));
   return tiles_.back();
 }

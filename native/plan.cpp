@@ -11,17 +11,20 @@ constexpr std::size_t kRowCost = 3;
 // An index has 16 bits, and a slice needs one more for the zero that fills its holes.
 constexpr std::uint32_t kMostColumns = 65535;
 
-std::vector<std::uint32_t> used_columns(const SparseMatrix& matrix, const RowGroup& group, bool gather) {
+std::vector<std::uint32_t> used_sources(const SparseMatrix& matrix, const RowGroup& group, const TileShape& shape) {
   std::vector<std::uint32_t> used;
-  if (!gather) {
-    used.resize(matrix.columns);
+  const std::uint32_t sources = matrix.columns / shape.columns;
+  if (!shape.gather) {
+    used.resize(sources);
     std::iota(used.begin(), used.end(), 0u);
     return used;
   }
-  std::vector<bool> seen(matrix.columns);
-  for (std::size_t k = matrix.starts[group.begin]; k < matrix.starts[group.end]; ++k) seen[matrix.places[k]] = true;
-  for (std::uint32_t column = 0; column < matrix.columns; ++column) {
-    if (seen[column]) used.push_back(column);
+  std::vector<bool> seen(sources);
+  for (std::size_t k = matrix.starts[group.begin]; k < matrix.starts[group.end]; ++k) {
+    seen[matrix.places[k] / shape.columns] = true;
+  }
+  for (std::uint32_t source = 0; source < sources; ++source) {
+    if (seen[source]) used.push_back(source);
   }
   return used;
 }
@@ -44,9 +47,10 @@ Block by_length(const Block& block) {
   return sorted;
 }
 
-// Take the non-zeros of the next columns; `cursors` are where the rows stand.
-Block cut_block(const SparseMatrix& matrix, const RowGroup& group, const std::vector<std::uint32_t>& used,
-                std::size_t from, std::size_t to, std::vector<std::size_t>* cursors) {
+// Take the non-zeros of the next sources; `cursors` are where the rows stand.
+Block cut_block(const SparseMatrix& matrix, const RowGroup& group, const TileShape& shape,
+                const std::vector<std::uint32_t>& used, std::size_t from, std::size_t to,
+                std::vector<std::size_t>* cursors) {
   Block block;
   const bool all_rows = from == 0 || to == used.size();  // the first block sets the sums, the last one hands them on
   block.first_column = used.empty() ? 0 : used[from];
@@ -54,12 +58,14 @@ Block cut_block(const SparseMatrix& matrix, const RowGroup& group, const std::ve
     std::size_t& k = (*cursors)[row - group.begin];
     const std::size_t start = k;
     std::size_t position = from;
-    for (; k < matrix.starts[row + 1] && position < to && matrix.places[k] <= used[to - 1]; ++k) {
+    for (; k < matrix.starts[row + 1] && position < to && matrix.places[k] / shape.columns <= used[to - 1]; ++k) {
       position = static_cast<std::size_t>(std::lower_bound(used.begin() + static_cast<std::ptrdiff_t>(position),
                                                            used.begin() + static_cast<std::ptrdiff_t>(to),
-                                                           matrix.places[k]) -
+                                                           matrix.places[k] / shape.columns) -
                                           used.begin());
-      block.columns.push_back(static_cast<std::uint16_t>(position - from));
+      const std::size_t column = matrix.places[k] % shape.columns;
+      block.columns.push_back(
+          static_cast<std::uint16_t>((position - from) * shape.source_units + column * shape.column_units));
       block.values.push_back(matrix.values[k]);
     }
     if (k > start || all_rows) block.rows.push_back({row - group.begin, static_cast<std::uint32_t>(k - start)});
@@ -68,13 +74,14 @@ Block cut_block(const SparseMatrix& matrix, const RowGroup& group, const std::ve
 }
 
 void fill_group(const SparseMatrix& matrix, const TileShape& shape, RowGroup* group) {
-  const std::vector<std::uint32_t> used = used_columns(matrix, *group, shape.gather);
-  const std::size_t most = std::min<std::size_t>(std::max(shape.block_columns, 1u), kMostColumns);
+  const std::vector<std::uint32_t> used = used_sources(matrix, *group, shape);
+  const std::size_t fitting = (kMostColumns - (shape.columns - 1) * shape.column_units) / shape.source_units;
+  const std::size_t most = std::min<std::size_t>(std::max(shape.block_sources, 1u), fitting);
   const std::size_t count = std::max<std::size_t>((used.size() + most - 1) / most, 1);
   std::vector<std::size_t> cursors(matrix.starts.begin() + group->begin, matrix.starts.begin() + group->end);
   for (std::size_t b = 0; b < count; ++b) {
     const std::size_t from = used.size() * b / count, to = used.size() * (b + 1) / count;
-    Block block = cut_block(matrix, *group, used, from, to, &cursors);
+    Block block = cut_block(matrix, *group, shape, used, from, to, &cursors);
     for (std::size_t c = from; c < to; ++c) block.sources.push_back({used[c] / shape.taps, used[c] % shape.taps});
     group->blocks.push_back(std::move(block));
   }
@@ -142,7 +149,7 @@ TilePlan plan_tiles(const SparseMatrix& matrix, const TileShape& shape) {
     group.end = cuts[g + 1];
     fill_group(matrix, shape, &group);
     plan.most_rows = std::max<std::size_t>(plan.most_rows, group.end - group.begin);
-    for (const Block& block : group.blocks) plan.most_columns = std::max(plan.most_columns, block.sources.size());
+    for (const Block& block : group.blocks) plan.most_sources = std::max(plan.most_sources, block.sources.size());
     plan.groups.push_back(std::move(group));
   }
   return plan;

@@ -14,7 +14,7 @@ struct Block {
   std::vector<RowEntry> rows;
   std::vector<std::uint16_t> columns;
   std::vector<float> values;
-  std::vector<Source> sources;     // what to pack, in the order of the columns
+  std::vector<Source> sources;     // what to pack, in this order
   std::uint32_t first_column = 0;  // of activations that are read where they are
 
   BlockView view() const { return {rows.data(), rows.size(), columns.data(), values.data()}; }
@@ -28,14 +28,18 @@ struct RowGroup {
 struct TilePlan {
   std::vector<RowGroup> groups;
   std::size_t most_rows = 0;     // of a group
-  std::size_t most_columns = 0;  // of a block
+  std::size_t most_sources = 0;  // of a block
 };
 
+// Columns that read the same run of activations, a step apart each, share a source: it is packed once.
 struct TileShape {
-  std::uint32_t taps;           // columns per channel
-  std::uint32_t block_columns;  // at most
-  std::uint32_t groups;         // of rows, at least; by non-zeros
-  bool gather;                  // columns without a non-zero are left out: the activations are packed
+  std::uint32_t taps = 1;           // sources per channel
+  std::uint32_t columns = 1;        // per source
+  std::uint32_t source_units = 1;   // what a source adds to the index of its columns,
+  std::uint32_t column_units = 0;   // and what each column adds to the one before
+  std::uint32_t block_sources = 1;  // at most
+  std::uint32_t groups = 1;         // of rows, at least; by non-zeros
+  bool gather = true;               // sources without a non-zero are left out: the activations are packed
 };
 
 TilePlan plan_tiles(const SparseMatrix& matrix, const TileShape& shape);

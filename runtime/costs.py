@@ -20,8 +20,8 @@ COSTS = Path(__file__).with_name("costs.json")
 # A sparse operator must be expected to save so much of a layer's time: the model is not exact.
 MARGIN = 0.1
 LANES = 8
-# Where a shape is not known before the first run.
-ASSUMED_BATCH, ASSUMED_SIDE = 1, 14
+# Where a shape is not known before the first run; a batch may then be of either size.
+ASSUMED_BATCH, LARGE_BATCH, ASSUMED_SIDE = 1, 64, 14
 
 
 @dataclass(frozen=True)
@@ -60,25 +60,25 @@ class Work:
         return {"products": self.nonzeros * self.vectors, "read": read, "rows": self.rows * self.vectors, "call": 1.0}
 
 
-def work_of(layer: Layer, graph: Graph) -> Work:
+def work_of(layer: Layer, graph: Graph, batch: int = ASSUMED_BATCH) -> Work:
     """Measure a layer; axes that are not known are assumed."""
     rows, columns = layer.matrix.shape
     sizes = {"weights": layer.weights, "nonzeros": int(np.count_nonzero(layer.matrix))}
     if layer.operator != "SparseConv":
-        return Work(rows, columns, **sizes, pixels=_samples(layer, graph), images=0)
+        return Work(rows, columns, **sizes, pixels=_samples(layer, graph, batch), images=0)
     shape = graph.shape(layer.nodes[0].output[0])
     kernel, strides = layer.settings["kernel_shape"], layer.settings["strides"]
     images, pixels = _image(shape, len(kernel))
     return Work(rows, columns, **sizes, taps=prod(kernel), pixels=pixels, images=images, stride=max(strides))
 
 
-def _samples(layer: Layer, graph: Graph) -> int:
+def _samples(layer: Layer, graph: Graph, batch: int) -> int:
     """Tell how many vectors are multiplied at once; the state of a recurrent layer has one for each sample."""
     shape = graph.shape(layer.projection.x if layer.projection else layer.x)
     if not shape:
-        return ASSUMED_BATCH
+        return batch
     axes = shape[1:-1] if layer.projection else shape[:-1]
-    return prod(_length(axis, ASSUMED_BATCH) for axis in axes)
+    return prod(_length(axis, batch if place == 0 else ASSUMED_BATCH) for place, axis in enumerate(axes))
 
 
 def _image(shape: Shape | None, axes: int) -> tuple[int, int]:
@@ -112,5 +112,6 @@ def _time(prices: Mapping[str, float], amounts: Mapping[str, float]) -> float:
 
 
 def gains(layer: Layer, graph: Graph) -> bool:
-    """Tell whether a layer is sure enough to be faster on sparse kernels."""
-    return expected_gain(work_of(layer, graph)) > 1 / (1 - MARGIN)
+    """Tell whether a layer is sure enough to be faster: for one batch by the margin, and slower for none."""
+    expected = [expected_gain(work_of(layer, graph, batch)) for batch in (ASSUMED_BATCH, LARGE_BATCH)]
+    return max(expected) > 1 / (1 - MARGIN) and min(expected) > 1

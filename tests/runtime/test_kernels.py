@@ -179,6 +179,20 @@ def test_nan_and_infinity_go_where_their_weights_lead(kernels: str, batch: int, 
 
 
 @pytest.mark.parametrize("kernels", SETS)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [8, 16, 32])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_widths_at_which_rows_of_the_filter_share_what_they_read(
+    kernels: str, stride: int, size: int, dilation: int
+) -> None:
+    rng = np.random.default_rng(0)
+    weight = sparse_matrix(rng, (20, 12, 3, 3), 0.2)
+    window = Window((stride, stride), (dilation, dilation), (dilation,) * 4)
+    x = rng.standard_normal((2, 12, size * stride + 3, size * stride)).astype(np.float32)
+    assert_close(Conv(weight, window, kernels)(x, threads=2), convolution(weight, x, window))
+
+
+@pytest.mark.parametrize("kernels", SETS)
 def test_nan_in_an_image_reaches_its_neighbours_alone(kernels: str) -> None:
     rng = np.random.default_rng(0)
     weight, window = sparse_matrix(rng, (9, 4, 3, 3), 0.5), Window(pads=(1, 1, 1, 1))
