@@ -3,13 +3,13 @@
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
 
+import rigl_compress
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.networks import ModelSpec
 from rigl_compress.pipeline.settings import parse, plain
@@ -153,7 +153,7 @@ def _value(text: str) -> Any:
 
 def shipped_recipes() -> dict[str, Path]:
     """The recipes that come with the package, by name."""
-    folder = Path(str(files("rigl_compress"))) / "recipes"
+    folder = Path(rigl_compress.__file__).parent / "recipes"  # resources of an editable install lie in two places
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
