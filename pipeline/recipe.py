@@ -152,7 +152,7 @@ def _value(text: str) -> Any:
 
 def shipped_recipes() -> dict[str, Path]:
     """The recipes that come with the package, by name."""
-    folder = Path(str(files("rigl_compress"))) / "recipes"
+    folder = Path(str(files("rigl_compress") / "recipes"))  # joined first: an editable install has two roots
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
