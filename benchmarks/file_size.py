@@ -32,7 +32,7 @@ from rigl_compress.models.layers import sparse_parameters
 from rigl_compress.models.networks import ModelSpec
 from rigl_compress.pipeline.environment import command_line, environment
 from rigl_compress.pipeline.export import ExportConfig, export
-from rigl_compress.pipeline.sweep import markdown
+from rigl_compress.pipeline.markdown import markdown
 
 T = TypeVar("T", "Row", "Ratio")
 ENCODINGS = ("dense", "sparse", "bitmask", "gap8", "compact")

@@ -21,7 +21,7 @@ from rigl_compress import Topology, prune_dead_neurons
 from rigl_compress.models.layers import sparse_parameters
 from rigl_compress.models.topology import connections
 from rigl_compress.pipeline.environment import environment
-from rigl_compress.pipeline.sweep import markdown
+from rigl_compress.pipeline.markdown import markdown
 from rigl_compress.pipeline.train.distributions import DISTRIBUTIONS
 
 LIMITS = {"mnist-rigl": (13.0, 33_000), "mnist-rigl-plus": (6.5, 17_000)}  # KFLOPs, bytes: of the issue
