@@ -24,14 +24,17 @@ def save_checkpoint(
     tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"mask/{name}": mask for name, mask in state["masks"].items()}
     tensors |= {f"memory/{name}/{key}": value for name, each in state["memory"].items() for key, value in each.items()}
+    gates = state["gates"] or {"tensors": {}}
+    tensors |= {f"gate/{name}": tensor for name, tensor in gates["tensors"].items()}
     tensors["random"] = torch.get_rng_state()
-    optimizer_tensors, optimizer_numbers = _split(_by_name(model, optimizer))
+    optimizer_tensors, optimizer_numbers = _split(_states(_trained(model, sparse), optimizer))
     content = {
         "progress": dict(progress),
         "counters": state["counters"],
         "updated_at": state["updated_at"],
         "pending": state["pending"],
         "optimizer": optimizer_numbers,
+        "gates": {key: value for key, value in gates.items() if key != "tensors"},
     }
     save_artifact(path, KIND, tensors | optimizer_tensors, content)
 
@@ -43,10 +46,11 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, sparse: 
         load_weights(model, _below(tensors, "model/"), "the run's recipe")
     except InputError as error:
         raise InputError(f"{path}: {error}; put the run's own checkpoint back, or train anew with --force") from None
-    _load_optimizer(model, optimizer, _below(tensors, "optimizer/"), content["optimizer"])
+    _load_optimizer(_trained(model, sparse), optimizer, _below(tensors, "optimizer/"), content["optimizer"])
     masks = _below(tensors, "mask/")
     memory = {name: _below(tensors, f"memory/{name}/") for name in masks}
-    sparse.load_state_dict({**content, "masks": masks, "memory": memory})
+    gates = {**content.get("gates", {}), "tensors": _below(tensors, "gate/")}
+    sparse.load_state_dict({**content, "masks": masks, "memory": memory, "gates": gates})
     torch.set_rng_state(tensors["random"])
     progress: dict[str, Any] = content["progress"]
     return progress
@@ -56,8 +60,13 @@ def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _by_name(model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Any]]:
-    return {name: dict(optimizer.state.get(parameter, {})) for name, parameter in model.named_parameters()}
+def _trained(model: nn.Module, sparse: Sparsifier) -> dict[str, nn.Parameter]:
+    gates = {} if sparse.gates is None else sparse.gates.parameters()
+    return dict(model.named_parameters()) | {f"gate/{name}": parameter for name, parameter in gates.items()}
+
+
+def _states(parameters: Mapping[str, nn.Parameter], optimizer: Optimizer) -> dict[str, dict[str, Any]]:
+    return {name: dict(optimizer.state.get(parameter, {})) for name, parameter in parameters.items()}
 
 
 def _split(states: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -72,9 +81,11 @@ def _split(states: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Tensor], 
 
 
 def _load_optimizer(
-    model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]
+    parameters: Mapping[str, nn.Parameter],
+    optimizer: Optimizer,
+    tensors: Mapping[str, Tensor],
+    numbers: Mapping[str, Any],
 ) -> None:
-    parameters = dict(model.named_parameters())
     for path, value in {**tensors, **numbers}.items():
         name, _, key = path.rpartition("/")
         if name not in parameters:

@@ -1,6 +1,6 @@
 """The settings of sparse training: the keywords of `Sparsifier` and the `[sparsity]` table of a recipe."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -79,12 +79,19 @@ class SparsityConfig:
         distribution, types = DISTRIBUTIONS[self.distribution], layer_types(model)
         patterns = distribution.dense if self.dense is None else self.dense
         dense = [name for pattern in patterns for name in match_layers(pattern, shapes, types)]
-        custom = {
+        custom = self._of_layers(shapes, types)
+        return share_out(shapes, 1 - self.sparsity, distribution.share, fixed_densities(dense, custom), self.budget)
+
+    def unit_densities(self, model: nn.Module) -> dict[str, float]:
+        """Give the share of units that structured methods keep in the layers that are named one by one."""
+        return self._of_layers(layer_shapes(model), layer_types(model))
+
+    def _of_layers(self, names: Iterable[str], types: Mapping[str, str]) -> dict[str, float]:
+        return {
             name: 1 - sparsity
             for pattern, sparsity in self.layers.items()
-            for name in match_layers(pattern, shapes, types)
+            for name in match_layers(pattern, names, types)
         }
-        return share_out(shapes, 1 - self.sparsity, distribution.share, fixed_densities(dense, custom), self.budget)
 
 
 def _check_sparsity(what: str, value: float) -> None:

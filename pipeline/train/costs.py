@@ -174,6 +174,8 @@ COSTS.register("rigl", rigl)
 COSTS.register("pruning", pruning)
 COSTS.register("lottery", lottery)
 COSTS.register("lottery-rigl", lottery_rigl)
+for _structured in ("sbp", "l0", "vib", "l1-filter", "slimming", "group-lasso"):
+    COSTS.register(_structured, dense)  # units are looked for in the dense network
 
 
 def flops_per_sample(method: str, forward: Forward, run: TrainingRun, convention: str = "exact-schedule") -> float:

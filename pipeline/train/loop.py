@@ -55,7 +55,7 @@ def train_epochs(job: Job, end_of_epoch: Callable[[int, dict[str, Any]], None]) 
         batches = job.data.train.batches(config.batch, generator(job.seed, epoch, "order of the data"))
         for iteration, (x, y) in enumerate(batches, start=1):
             with autocast():
-                loss = loss_of(job.forward(x), y, config.label_smoothing)
+                loss = loss_of(job.forward(x), y, config.label_smoothing) + job.sparse.penalty()
             scaler.scale(loss / config.accumulate).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
             if iteration % config.accumulate == 0:

@@ -17,6 +17,7 @@ from rigl_compress.pipeline.train import quotas, scores
 from rigl_compress.pipeline.train.layer import View, noise_scale
 from rigl_compress.pipeline.train.rewire import best
 from rigl_compress.pipeline.train.schedules import UpdateSchedule
+from rigl_compress.pipeline.train.structured import GROUP_LASSO, L0, L1_FILTER, SBP, SLIMMING, VIB, Gating
 
 # Where the connections are to begin with: (view of the fresh layer, number of connections) → flat positions.
 Start = Callable[[View, int], Tensor]
@@ -57,6 +58,11 @@ def at_first(schedule: UpdateSchedule, step: int) -> bool:
     return step == schedule.begin
 
 
+def at_end(schedule: UpdateSchedule, step: int) -> bool:
+    """Once, at T_end."""
+    return step == schedule.end
+
+
 def at_every_step(schedule: UpdateSchedule, step: int) -> bool:
     """Always."""
     del schedule, step
@@ -88,6 +94,7 @@ class Method:
     `keeps_regrown`: a connection dropped and regrown in one update keeps its weight and optimizer state.
     `birth`: the weights of really new connections; None is the paper's zero.
     `narrow`: the network is made narrower instead of sparse (small-dense).
+    `gating`: whole units are chosen instead of connections (structured methods).
     """
 
     name: str
@@ -104,6 +111,7 @@ class Method:
     birth: scores.Score | None = None
     narrow: bool = False
     dense: bool = False
+    gating: Gating | None = None
     options: Mapping[str, float] = field(default_factory=dict)
 
     def with_options(self, options: Mapping[str, float]) -> "Method":
@@ -193,6 +201,20 @@ for _method in (
     ),
 ):
     METHODS.register(_method.name, _method)
+
+
+for _name, _summary, _gating in (
+    ("sbp", "structured: log-normal noise on every unit, those without signal removed", SBP),
+    ("l0", "structured: hard concrete gates that pay for every weight behind an open one", L0),
+    ("vib", "structured: an information bottleneck behind every layer", VIB),
+    ("l1-filter", "structured: dense until T_end, then the units of the smallest L1 norm are removed", L1_FILTER),
+    ("slimming", "structured: factors under an L1 penalty, at T_end the smallest of the network are removed", SLIMMING),
+    ("group-lasso", "structured: the weights of a unit shrink together, to zero exactly", GROUP_LASSO),
+):
+    METHODS.register(
+        _name,
+        Method(_name, _summary, start=None, when=at_end, dense=True, gating=_gating, options=_gating.options),
+    )
 
 
 # What other implementations do differently from the paper and its authors' code, by name, for comparisons.

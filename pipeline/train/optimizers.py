@@ -80,6 +80,6 @@ def weight_decays(model: nn.Module, config: OptimizerConfig) -> dict[str, float]
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """Set the rate of all groups."""
+    """Set the rate of all groups; one with a factor of its own (`rate`) gets so many times it."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("rate", 1.0)

@@ -12,6 +12,7 @@ from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.layers import sparse_layers, sparse_parameters
 from rigl_compress.models.topology import Topology, connections
 from rigl_compress.pipeline.train.config import SparsityConfig
+from rigl_compress.pipeline.train.gates import Gates
 from rigl_compress.pipeline.train.layer import Layer, Moment, View
 from rigl_compress.pipeline.train.randomness import generator
 from rigl_compress.pipeline.train.rewire import best, marked, rewire
@@ -66,6 +67,10 @@ class Sparsifier:
         self._layers = self._first_layers(model, topology)
         _check_owned(self._layers, optimizer)
         self._mask_weights()
+        gating = self.method.gating
+        self.gates = None if gating is None else Gates(model, optimizer, gating, self.method.options)
+        self._unit_densities = self.config.unit_densities(model)
+        self._search_units()
         if not self.method.replaces_step:
             optimizer.register_step_post_hook(lambda *_: self._after_optimizer_step())
 
@@ -77,11 +82,14 @@ class Sparsifier:
         parts: dict[str, list[Tensor]] = {}
         for layer in self._layers:
             parts.setdefault(layer.part.parameter, []).append(layer.mask)
-        return Topology({name: torch.cat(masks) for name, masks in parts.items()})
+        masks = {name: torch.cat(each) for name, each in parts.items()}
+        return Topology(masks if self.gates is None else masks | self.gates.masks())
 
     @property
     def sparsity(self) -> float:
-        """The share of places without a connection now; known without asking the device."""
+        """The share of places without a connection now; known without asking the device, but for gates."""
+        if self.gates is not None:
+            return self.topology.sparsity
         return 1 - sum(layer.active for layer in self._layers) / sum(layer.size for layer in self._layers)
 
     @property
@@ -106,7 +114,19 @@ class Sparsifier:
         if not self.method.replaces_step and self.method.when(self.schedule, self.steps):
             self._pending = self.steps
         self.steps += 1
+        self._search_units()
         return False
+
+    def penalty(self) -> Tensor | float:
+        """Give what a structured method adds to the loss; 0 for all others."""
+        return 0.0 if self.gates is None else self.gates.penalty()
+
+    def finish(self) -> None:
+        """End the training: gates are multiplied into the weights. Other methods have nothing left to do."""
+        if self.gates is not None:
+            if not self.gates.chosen:  # T_end is the end of the run
+                self._choose_units()
+            self.gates.fold()
 
     def state_dict(self) -> dict[str, Any]:
         """Give everything needed to go on: masks, what the method remembers, and counters."""
@@ -118,6 +138,7 @@ class Sparsifier:
             "memory": {
                 layer.name: {key: value.clone() for key, value in layer.memory.items()} for layer in self._layers
             },
+            "gates": None if self.gates is None else self.gates.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -131,6 +152,8 @@ class Sparsifier:
                 raise InputError(f"the saved masks do not fit layer {layer.name!r}: they belong to another model")
             layer.settle_at(_places(mask.to(layer.mask.device)))
             layer.memory = {key: value.to(layer.mask.device) for key, value in state["memory"][layer.name].items()}
+        if self.gates is not None:
+            self.gates.load_state_dict(state["gates"])
 
     # The beginning
 
@@ -178,13 +201,31 @@ class Sparsifier:
     def _after_optimizer_step(self) -> None:
         if self.method.straight_through:
             self._remember_weights()
+        if self.gates is not None:
+            self.gates.constrain(self.optimizer.param_groups[0]["lr"])
         if self._pending is not None:
             step, self._pending = self._pending, None
             self._update(step)
 
+    def _search_units(self) -> None:
+        if self.gates is not None and self.steps >= self.schedule.begin:
+            self.gates.search()
+
+    def _choose_units(self) -> None:
+        if self.gates is not None:
+            self.changed = self.gates.choose(self._unit_densities, 1 - self.config.sparsity)
+
     # An update
 
     def _update(self, step: int) -> None:
+        if self.gates is None:
+            self._update_connections(step)
+        else:
+            self._choose_units()
+        self._updated_at = step
+        self.updates += 1
+
+    def _update_connections(self, step: int) -> None:
         moment = Moment(step, self.schedule.at(step), self.schedule.passed(step))
         quotas = self.method.quota(self._layers, moment)
         self.changed = 0
@@ -192,8 +233,6 @@ class Sparsifier:
             if (keep, new) != (layer.size, 0):
                 self._rewire(layer, step, keep, new)
                 self.changed += new
-        self._updated_at = step
-        self.updates += 1
 
     def _rewire(self, layer: Layer, step: int, keep: int, new: int) -> None:
         view = self._view(layer, step)

@@ -199,6 +199,7 @@ def build_initial(recipe: Recipe, spec: ModelSpec) -> nn.Module:
 
 
 def _finish(run: Run, job: Job, spec: ModelSpec, recipe: Recipe, facts: dict[str, Any]) -> SparseModel:
+    job.sparse.finish()
     topology = job.sparse.topology
     name = job.data.metric
     metrics = {"metric": name, f"final_{name}": job.seen[name], f"best_{name}": job.seen[f"best_{name}"]}

@@ -1,0 +1,171 @@
+"""The gates of a network in training: the only code of structured methods that touches modules and the optimizer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rigl_compress.models.topology import connections
+from rigl_compress.pipeline.train.sites import Site, sites_of
+from rigl_compress.pipeline.train.structured import Gating, Units
+
+
+class Gates:
+    """Multiplies the units of a network by gates while it is trained.
+
+    Before `search` all gates are 1. While searching they are noisy or penalised, as the method has it. `choose` ends
+    the search. `fold` multiplies the gates into the weights, and the network is a plain one again.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, gating: Gating, options: Mapping[str, float]) -> None:
+        """Put gates at every site of the network, and what they learn into the optimizer."""
+        self.gating, self.options = gating, options
+        self.sites = sites_of(model)
+        device = self.sites[0].layer.weight.device
+        self.learned = [self._start(site, device) for site in self.sites]
+        self.fixed = [torch.ones(site.size, device=device) for site in self.sites]  # the gates once they are chosen
+        self.searching = self.chosen = False
+        if own := list(self.parameters().values()):
+            rate = options.get("rate", 1.0)
+            group = {"params": own, "weight_decay": 0.0, "rate": rate, "lr": rate * optimizer.param_groups[0]["lr"]}
+            optimizer.add_param_group(group)
+        self._hooks = [self._attach(place) for place in range(len(self.sites))]
+
+    # The loss
+
+    def penalty(self) -> Tensor | float:
+        """Give what the method adds to the loss."""
+        if not self.searching or self.gating.penalty is None:
+            return 0.0
+        return torch.stack([self.gating.penalty(self._units(place)) for place in range(len(self.sites))]).sum()
+
+    # The phases
+
+    def search(self) -> None:
+        """Begin to look for the units that matter."""
+        self.searching = not self.chosen
+
+    @torch.no_grad()
+    def constrain(self, rate: float) -> None:
+        """Do what the method does after a step of the optimizer."""
+        if self.searching and self.gating.constrain is not None:
+            for place in range(len(self.sites)):
+                self.gating.constrain(self._units(place), rate)
+
+    @torch.no_grad()
+    def choose(self, densities: Mapping[str, float], density: float) -> int:
+        """End the search: the units that matter least are dead from now on. Gives their number."""
+        scores = [self.gating.score(self._units(place)) for place in range(len(self.sites))]
+        if self.gating.chooses == "network" and not densities:
+            bar = _smallest_kept(torch.cat(scores), density)
+            kept = [score >= bar for score in scores]
+        elif self.gating.chooses == "all":
+            kept = [score > 0 for score in scores]
+        else:
+            shares = [densities.get(site.name, density) for site in self.sites]
+            kept = [score >= _smallest_kept(score, share) for score, share in zip(scores, shares, strict=True)]
+        for place, (keep, score) in enumerate(zip(kept, scores, strict=True)):
+            self.fixed[place] = _never_empty(self.values(place) * keep, score)
+        self.searching, self.chosen = False, True
+        return int(sum((gates == 0).sum() for gates in self.fixed))
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Multiply the chosen gates into the weights and take them away."""
+        for site, gates in zip(self.sites, self.fixed, strict=True):
+            site.fold(gates)
+        for hook in self._hooks:
+            hook.remove()
+
+    # What is known
+
+    @torch.no_grad()
+    def values(self, place: int) -> Tensor:
+        """Give the gates of a site as they are without noise."""
+        if self.searching and self.gating.value is not None and not self._in_norm(place):
+            return self.gating.value(self._units(place)).detach()
+        return self.fixed[place]
+
+    def masks(self) -> dict[str, Tensor]:
+        """Give the places of each weight that no dead unit takes part in."""
+        masks = {}
+        for place, site in enumerate(self.sites):
+            alive = self.values(place) != 0
+            weight = site.layer.weight
+            rows = (1, -1) if site.of_inputs else (-1, *([1] * (weight.dim() - 1)))
+            masks[site.name] = alive.reshape(rows).expand(weight.shape).clone()
+        return masks
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Give what is learned beside the weights, by name."""
+        return {
+            f"{site.name}/{key}": parameter
+            for site, each in zip(self.sites, self.learned, strict=True)
+            for key, parameter in each.items()
+            if site.norm is None or parameter is not site.norm.weight
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give everything needed to go on."""
+        tensors = {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
+        tensors |= {f"{site.name}/gates": gates.clone() for site, gates in zip(self.sites, self.fixed, strict=True)}
+        return {"tensors": tensors, "searching": self.searching, "chosen": self.chosen}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up where `state_dict` was taken."""
+        for name, parameter in self.parameters().items():
+            parameter.copy_(state["tensors"][name])
+        for site, gates in zip(self.sites, self.fixed, strict=True):
+            gates.copy_(state["tensors"][f"{site.name}/gates"])
+        self.searching, self.chosen = state["searching"], state["chosen"]
+
+    # Inside
+
+    def _start(self, site: Site, device: torch.device) -> dict[str, nn.Parameter]:
+        if self.gating.learn is None:
+            return {}
+        numbers = self.gating.learn(Units(site.size, site.first, {}, site.weights, self.options))
+        if site.norm is not None and "scale" in numbers:
+            return {"scale": site.norm.weight}
+        return {key: nn.Parameter(value.to(device)) for key, value in numbers.items()}
+
+    def _units(self, place: int) -> Units:
+        site = self.sites[place]
+        return Units(site.size, site.first, self.learned[place], site.weights, self.options)
+
+    def _attach(self, place: int) -> torch.utils.hooks.RemovableHandle:
+        site = self.sites[place]
+        if site.of_inputs:
+            return site.gated.register_forward_pre_hook(lambda _, inputs: (self._gate(place, inputs[0]), *inputs[1:]))
+        return site.gated.register_forward_hook(lambda *call: self._gate(place, call[2]))
+
+    def _gate(self, place: int, x: Tensor) -> Tensor:
+        site, gating = self.sites[place], self.gating
+        if self.chosen:
+            return x * site.spread(self.fixed[place])
+        if not self.searching or gating.value is None or self._in_norm(place):
+            return x
+        if gating.noisy is None or not site.gated.training:
+            return x * site.spread(gating.value(self._units(place)))
+        samples = x.numel() // x.shape[-1] if site.of_inputs else len(x)
+        gates = site.spread(gating.noisy(self._units(place), samples))
+        return x * (gates.reshape(x.shape) if site.of_inputs else gates)
+
+    def _in_norm(self, place: int) -> bool:
+        """Whether the factors of batch normalisation are the gates: they act without our help."""
+        return self.sites[place].norm is not None and "scale" in self.learned[place]
+
+
+def _smallest_kept(scores: Tensor, density: float) -> Tensor:
+    """Give the score of the last unit that lives on."""
+    return scores.sort(descending=True).values[max(1, connections(density, len(scores))) - 1]
+
+
+def _never_empty(gates: Tensor, score: Tensor) -> Tensor:
+    """Open the best gate of a layer that has lost all: without any the network says nothing."""
+    if not gates.any():
+        gates[score.argmax()] = 1
+    return gates
