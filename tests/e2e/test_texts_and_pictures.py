@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from PIL import Image
 from tiny import Cli, StoppedError, stop_at
 
 from rigl_compress.models.errors import InputError
@@ -62,9 +63,29 @@ interval = 3
 """
 
 
+PHOTOGRAPHS = """
+name = "photographs"
+
+[data]
+name = "image-folder"
+options = { side = 32 }
+
+[model]
+name = "wide-resnet"
+options = { depth = 10, factor = 1, width = 0.25 }
+
+[train]
+epochs = 3
+batch = 4
+
+[sparsity]
+interval = 3
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text of random letters, each before its capital, and CIFAR-10 with 10 pictures in each file."""
+    """A text of random letters, each before its capital, CIFAR-10 with 10 pictures in each file, and photographs."""
     root = tmp_path_factory.mktemp("data")
     (root / "text").mkdir()
     draw = np.random.default_rng(0)
@@ -75,6 +96,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         content = draw.integers(0, 256, (10, 3073), dtype=np.uint8)
         content[:, 0] = np.arange(10)
         (root / "cifar10" / f"{name}.bin").write_bytes(content.tobytes())
+    for place in (f"{split}/{name}" for split in ("train", "val") for name in ("cat", "dog")):
+        (root / "image-folder" / place).mkdir(parents=True)
+        for number in range(8):
+            pixels = draw.integers(0, 256, (40, 50, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / "image-folder" / place / f"{number}.png")
     return root
 
 
@@ -118,7 +144,7 @@ def test_flops_of_a_text_of_unknown_length(tmp_path: Path, cli: Cli) -> None:
     assert "training FLOPs depend on how many samples the data have" in done.out
 
 
-@pytest.mark.parametrize("text", [TEXT, PICTURES], ids=["text", "pictures"])
+@pytest.mark.parametrize("text", [TEXT, PICTURES, PHOTOGRAPHS], ids=["text", "pictures", "photographs"])
 def test_stopped_and_resumed_it_is_the_same_run(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
