@@ -104,7 +104,7 @@ def test_every_option_is_explained(path: tuple[str, ...]) -> None:
     assert all(option.help for option in options)
 
 
-@pytest.mark.parametrize("name", ["train", "sweep"])
+@pytest.mark.parametrize("name", ["train", "sweep", "compare"])
 def test_what_trains_has_a_dry_run(name: str) -> None:
     assert "--dry-run" in [option for parameter in LEAVES[name,].params for option in parameter.opts]
 
