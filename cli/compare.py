@@ -18,6 +18,9 @@ from rigl_compress.cli import _options as options
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/compare-NAME]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time, one thread each.  [default: all cores]")
 @click.option("--train-only", is_flag=True, help="Train; do not prune, export and bench.")
+@click.option(
+    "--markdown", "markdown_file", type=click.Path(path_type=Path), help="Also write the report to this file."
+)
 @options.data_dir
 @options.device
 @options.dry_run
@@ -31,6 +34,7 @@ def command(
     out: Path | None,
     jobs: int | None,
     train_only: bool,
+    markdown_file: Path | None,
     data_dir: Path | None,
     device: str,
     dry_run: bool,
@@ -44,16 +48,18 @@ def command(
       rigl-compress compare --recipe mnist-methods --grid method=rigl,set,static --grid sparsity=.8,.9 --seeds 3
     """
     from rigl_compress.cli import _render
+    from rigl_compress.models.artifacts import write_text
+    from rigl_compress.pipeline.compare import page, stage
     from rigl_compress.pipeline.compare.cells import cells_of
     from rigl_compress.pipeline.compare.comparison import load_comparison
-    from rigl_compress.pipeline.compare.course import run_all
     from rigl_compress.pipeline.compare.grid import grid_comparison
+    from rigl_compress.pipeline.compare.table import tables
     from rigl_compress.pipeline.compare.work import Task, cores
 
     source = options.needs_recipe(recipe)
     comparison = load_comparison(source)
     if comparison is None:
-        comparison = grid_comparison(source, grid, seeds or 1)
+        comparison = grid_comparison(source, grid)
     elif grid:
         raise click.UsageError(f"--grid is for plain recipes, {source} is a comparison: leave it out")
     comparison = comparison.only(only).with_seeds(seeds)
@@ -62,9 +68,17 @@ def command(
     if dry_run:
         _render.text(*(f"{cell.path}: {cell.state}" for cell in cells))
         return
-    with _render.watching(len(cells)) as watcher:
-        outcomes = run_all(cells, Task(device, data_dir, train_only), jobs or cores(), watcher)
+    with _render.watching(len(cells)) as told:
+        found = stage.compare(comparison, cells, Task(device, data_dir, train_only), jobs or cores(), told)
+    pictures = stage.write_found(found, folder)
+    if markdown_file:
+        write_text(markdown_file, page.comparison_markdown(found, pictures))
     if as_json:
-        _render.json_result([{"label": o.cell.row.label, "seed": o.cell.seed, "result": o.result} for o in outcomes])
-    if any(outcome.failure for outcome in outcomes):
+        _render.json_result(found.to_json())
+    else:
+        for table in tables(found.rows, found.latencies, comparison.name):
+            _render.table(table.title, table.columns, table.rows)
+            _render.text("")
+        _render.text(*page.remarks(found), "", f"report: {folder / 'comparison.html'}")
+    if found.failed:
         raise SystemExit(1)

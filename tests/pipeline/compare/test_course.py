@@ -5,7 +5,6 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -23,24 +22,6 @@ from rigl_compress.pipeline.train.stage import train
 from rigl_compress.pipeline.workspace import Run
 
 RESULT = {"metric": "error", "final_error": 1.0, "best_error": 1.0}
-
-
-class Thread(threading.Thread):
-    """In the place of a process, which takes seconds to import torch."""
-
-    exitcode = 0
-
-    def __init__(self, target: Callable[..., None], args: tuple[Cell, Any, Connection]) -> None:
-        cell, work, theirs = args  # a process would have its own end of the pipe
-        super().__init__(target=target, args=(cell, work, Connection(os.dup(theirs.fileno()))))
-
-    def terminate(self) -> None:
-        pass
-
-
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rigl_compress.pipeline.compare.course._start_process", Thread)
 
 
 def rows(*pairs: tuple[str, str], seeds: int = 1, out: str = "out") -> list[Cell]:
@@ -78,7 +59,7 @@ class Pretence:
         return cell.row.label in self.finished
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_threads")
 def test_a_row_waits_for_the_one_it_starts_from() -> None:
     work, cells = Pretence(), rows(("a", ""), ("b", "a"), ("c", ""), seeds=2)
     found = run_all(cells, work, 2, Watcher())
@@ -89,7 +70,7 @@ def test_a_row_waits_for_the_one_it_starts_from() -> None:
     assert work.most == 2
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_threads")
 def test_a_failure_takes_along_only_what_starts_from_it() -> None:
     told: list[str] = []
     moved: list[str] = []
@@ -106,7 +87,7 @@ def test_a_failure_takes_along_only_what_starts_from_it() -> None:
     assert len(told) == 4
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_threads")
 def test_what_is_done_is_not_run(tmp_path: Path) -> None:
     cells = rows(("a", ""), ("b", "a"), out=str(tmp_path))
     Run.create(cells[0].path, cells[0].recipe).write_result(RESULT)
@@ -167,7 +148,7 @@ def test_in_processes_of_one_thread(tiny_cells: Callable[..., list[Cell]], data_
     assert not first.cell.run.pruned_file.exists()
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_threads")
 def test_unfinished_runs_go_on_and_finished_ones_are_kept(
     tiny_cells: Callable[..., list[Cell]], data_dir: Path, tmp_path: Path, trainer: Trainer
 ) -> None:
@@ -194,7 +175,7 @@ def test_unfinished_runs_go_on_and_finished_ones_are_kept(
     assert task.done(cells[0])
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_threads")
 def test_a_run_of_train_counts(
     tiny_cells: Callable[..., list[Cell]], data_dir: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
