@@ -49,7 +49,8 @@ def main() -> None:
     try:
         cli(prog_name="rigl-compress", standalone_mode=False)
     except click.exceptions.Abort:
-        click.echo("interrupted: what was finished is kept; `rigl-compress train --run DIR --resume` goes on", err=True)
+        again = "`rigl-compress train --run DIR --resume` goes on; run, sweep and compare do when they are called again"
+        click.echo(f"interrupted: what was finished is kept; {again}", err=True)
         sys.exit(INTERRUPTED)
     except (InputError, OSError, click.ClickException) as error:
         if traceback:

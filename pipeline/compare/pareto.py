@@ -89,7 +89,7 @@ def _dress(axes: "Axes", cost: Cost, rows: Sequence[RowFigures], title: str) -> 
     axes.grid(alpha=0.2, which="major")
     axes.margins(0.1, 0.12)
     axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
-    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
     axes.tick_params(labelsize=8)
     axes.set_title(
         f"{title}\nlarge: means over the seeds · small: single runs · hollow: printed in the paper · line: the best",
