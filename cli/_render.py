@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rigl_compress.exporters.export import ExportedModel
     from rigl_compress.pipeline.bench.report import CompressionReport
     from rigl_compress.pipeline.bench.stage import Listener
+    from rigl_compress.pipeline.compare.stage import Listeners
 
 _out = Console(highlight=False, soft_wrap=True)
 _tables = Console(highlight=False, width=1000)  # rich cuts off what does not fit; a terminal breaks the line
@@ -75,23 +76,69 @@ def benching() -> Iterator["Listener"]:
 @contextmanager
 def running(title: str) -> Iterator[tuple[training_progress.Listener, "Listener"]]:
     """Show training and benchmarks in one bar: a terminal has room for one at a time."""
-    from rigl_compress.pipeline.train.metrics import METRICS
-
     with bar(title, TextColumn("{task.fields[facts]}")) as (progress, task):
 
         def trained(now: training_progress.Progress) -> None:
-            facts = [f"epoch {now.epoch}/{now.epochs}", f"sparsity {now.sparsity:.1%}", f"changed {now.changed}"]
-            if now.loss is not None:
-                facts.insert(1, f"loss {now.loss:.4f}")
-            if now.value is not None and now.best is not None:
-                metric = METRICS[now.metric]
-                facts.insert(2, f"{metric.title} {metric.show(now.value)} (best {metric.show(now.best)})")
-            progress.update(task, total=now.iterations, completed=now.iteration, facts=" · ".join(facts))
+            progress.update(task, total=now.iterations, completed=now.iteration, facts=_facts(now))
 
         def benched(what: str, done: int, total: int) -> None:
             progress.update(task, total=total, completed=done, facts=what)
 
         yield trained, benched
+
+
+def _facts(now: training_progress.Progress) -> str:
+    """Write what is known of a training run at a moment."""
+    loss = [] if now.loss is None else [f"loss {now.loss:.4f}"]
+    epoch, *quality = _few_facts(now)
+    return " · ".join([epoch, *loss, *quality, f"sparsity {now.sparsity:.1%}", f"changed {now.changed}"])
+
+
+def _few_facts(now: training_progress.Progress) -> list[str]:
+    """Write the epoch, and how good it is if that is known: what there is room for beside other runs."""
+    from rigl_compress.pipeline.train.metrics import METRICS
+
+    metric = METRICS[now.metric]
+    known = now.value is not None and now.best is not None
+    quality = [f"{metric.title} {metric.show(now.value or 0)} (best {metric.show(now.best or 0)})"] if known else []
+    return [f"epoch {now.epoch}/{now.epochs}", *quality]
+
+
+@contextmanager
+def watching(total: int) -> Iterator["Listeners"]:
+    """Show many runs: on a terminal a line for each that runs; elsewhere a line at every tenth of it. Ends are told."""
+    from rigl_compress.pipeline.compare.cells import Cell
+    from rigl_compress.pipeline.compare.course import Outcome, Watcher
+    from rigl_compress.pipeline.compare.stage import Listeners
+
+    with bar("comparison", TextColumn("{task.fields[facts]}")) as (progress, all_of_them):
+        progress.update(all_of_them, total=total)
+        tasks: dict[Any, Any] = {}
+        tenths: dict[Any, int] = {}
+        ends: list[str] = []
+
+        def begun(cell: Cell) -> None:
+            tasks[cell.key] = progress.add_task(cell.name, total=None, facts="")
+
+        def moved(cell: Cell, now: training_progress.Progress) -> None:
+            facts = " · ".join(_few_facts(now))
+            progress.update(tasks[cell.key], total=now.iterations, completed=now.iteration, facts=facts)
+            tenth = 10 * now.iteration // now.iterations
+            if not _err.is_terminal and tenth > tenths.get(cell.key, 0) and tenth < 10:
+                note(f"{cell.name}: {facts}")
+            tenths[cell.key] = tenth
+
+        def ended(outcome: Outcome) -> None:
+            if outcome.cell.key in tasks:
+                progress.remove_task(tasks.pop(outcome.cell.key))
+            ends.append(outcome.cell.name)
+            progress.update(all_of_them, completed=len(ends), facts=f"{len(ends)} of {total} runs")
+            note(f"[{len(ends)}/{total}] {outcome}")
+
+        def benched(what: str, done: int, of: int) -> None:
+            progress.update(all_of_them, total=of, completed=done, facts=f"bench, {what}")
+
+        yield Listeners(Watcher(begun, moved, ended), benched)
 
 
 def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:

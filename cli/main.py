@@ -8,7 +8,7 @@ import click
 from rigl_compress import __version__
 from rigl_compress.models.errors import InputError, did_you_mean
 
-COMMANDS = ("train", "prune", "export", "bench", "run", "inspect", "flops", "sweep", "data", "list")
+COMMANDS = ("train", "prune", "export", "bench", "run", "compare", "sweep", "inspect", "flops", "data", "list")
 BAD_INPUT, INTERRUPTED = 2, 130
 
 
@@ -49,7 +49,8 @@ def main() -> None:
     try:
         cli(prog_name="rigl-compress", standalone_mode=False)
     except click.exceptions.Abort:
-        click.echo("interrupted: what was finished is kept; `rigl-compress train --run DIR --resume` goes on", err=True)
+        again = "`rigl-compress train --run DIR --resume` goes on; run, sweep and compare do when they are called again"
+        click.echo(f"interrupted: what was finished is kept; {again}", err=True)
         sys.exit(INTERRUPTED)
     except (InputError, OSError, click.ClickException) as error:
         if traceback:

@@ -5,6 +5,7 @@ from typing import Any
 
 from rigl_compress.models.networks import all_models
 from rigl_compress.pipeline.bench.backends import Backend, all_backends
+from rigl_compress.pipeline.compare.comparison import parse_comparison, shipped_comparisons
 from rigl_compress.pipeline.recipe import load_recipe, shipped_recipes
 from rigl_compress.pipeline.train.costs import TRAINING_CONVENTIONS
 from rigl_compress.pipeline.train.data.catalog import DATASETS
@@ -19,6 +20,10 @@ def everything() -> dict[str, dict[str, str]]:
     """Give kind → name → a line about it."""
     return {
         "recipes": {name: _first(load_recipe(name).about) for name in shipped_recipes()},
+        "comparisons": {
+            name: _first(parse_comparison(path.read_text(encoding="utf-8"), name).about)
+            for name, path in shipped_comparisons().items()
+        },
         "models": {name: network.summary for name, network in all_models().items()},
         "data sets": {name: spec.title for name, spec in DATASETS.items()},
         "methods": {name: method.summary for name, method in METHODS.items()},

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
+from re import sub
 from typing import Any, Literal
 
 import tomli_w
@@ -114,6 +115,8 @@ def parse_recipe(text: str, where: str, overrides: Iterable[str] = ()) -> Recipe
         raise InputError(f"{where} is not valid TOML: {error}") from None
     for override in overrides:
         _override(content, override)
+    if "row" in content:
+        raise InputError(f"{where} is a comparison of several runs: use `rigl-compress compare --recipe {where}`")
     try:
         return parse(Recipe, content)
     except InputError as error:
@@ -146,24 +149,37 @@ def _keys(path: str) -> list[str]:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {whole_number_part(text)}")["value"]
     except tomllib.TOMLDecodeError:
         return text  # a bare word is a text
 
 
-def shipped_recipes() -> dict[str, Path]:
-    """The recipes that come with the package, by name."""
+def whole_number_part(text: str) -> str:
+    """Write the zero that TOML wants before a decimal point; anything but such a number stays as it is.
+
+    >>> whole_number_part(".9"), whole_number_part("-.5e-3"), whole_number_part("../runs")
+    ('0.9', '-0.5e-3', '../runs')
+    """
+    return sub(r"^([+-]?)(\.\d+(?:[eE][+-]?\d+)?)$", r"\g<1>0\2", text)
+
+
+def shipped_files() -> dict[str, Path]:
+    """All that the folder of recipes holds, by name: recipes, and comparisons of several runs."""
     folder = Path(rigl_compress.__file__).parent / "recipes"  # resources of an editable install lie in two places
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that come with the package, by name."""
+    return {name: path for name, path in shipped_files().items() if "\n[[row]]" not in path.read_text(encoding="utf-8")}
+
+
 def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
     """Load a recipe by the name of a shipped one or by the path of a file."""
-    shipped = shipped_recipes()
-    path = shipped.get(source, Path(source))
+    path = shipped_files().get(source, Path(source))
     if not path.is_file():
         raise InputError(
-            f"no recipe {source!r}: give the path of a TOML file or a name; {did_you_mean(source, shipped)}"
+            f"no recipe {source!r}: give the path of a TOML file or a name; {did_you_mean(source, shipped_recipes())}"
         )
     return read_recipe(path, source, overrides)
 

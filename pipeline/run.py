@@ -100,9 +100,14 @@ def _export(run: Run, config: RunConfig) -> None:
 
 
 def _bench_facts(config: RunConfig) -> dict[str, Any]:
-    machine = environment()
     settings = {key: value for key, value in asdict(config.bench).items() if key != "wishes"}
-    return {"settings": settings, "cpu": machine["cpu"], "cores": machine["cores"], "runtime": ort.__version__}
+    return {"settings": settings, **machine_facts()}
+
+
+def machine_facts() -> dict[str, Any]:
+    """Give what a benchmark depends on beside the models: on another machine, or runtime, it is to be done anew."""
+    machine = environment()
+    return {"cpu": machine["cpu"], "cores": machine["cores"], "runtime": ort.__version__}
 
 
 def _bench(run: Run, config: RunConfig) -> None:

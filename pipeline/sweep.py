@@ -16,7 +16,7 @@ import torch
 from rigl_compress.models.artifacts import write_json
 from rigl_compress.models.errors import InputError
 from rigl_compress.pipeline.environment import command_line, environment
-from rigl_compress.pipeline.recipe import Recipe, load_recipe
+from rigl_compress.pipeline.recipe import Recipe, load_recipe, whole_number_part
 from rigl_compress.pipeline.train.metrics import metric_of
 from rigl_compress.pipeline.train.progress import say_nothing, silent
 from rigl_compress.pipeline.train.stage import Circumstances, train
@@ -81,7 +81,7 @@ def grid_values(option: str) -> tuple[str, list[str]]:
     try:
         return key, [_as_toml(value) for value in tomllib.loads(f"values = [{text}]")["values"]]
     except tomllib.TOMLDecodeError:
-        return key, text.split(",")
+        return key, [whole_number_part(value) for value in text.split(",")]
 
 
 def _as_toml(value: Any) -> str:

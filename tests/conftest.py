@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from in_threads import ThreadInstead
 from tiny import Cli, Spoken, Trainer, write_mnist
 
 from rigl_compress.cli.main import main
@@ -41,6 +42,12 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trainer(tmp_path: Path, data_dir: Path) -> Trainer:
     """Train tiny recipes below tmp_path: trainer("sparsity.method=set", run="one")."""
     return Trainer(tmp_path, data_dir)
+
+
+@pytest.fixture
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a comparison are threads of this process."""
+    monkeypatch.setattr("rigl_compress.pipeline.compare.course._start_process", ThreadInstead)
 
 
 @pytest.fixture

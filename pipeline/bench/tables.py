@@ -1,8 +1,9 @@
 """A report as tables of text: for the terminal, for Markdown, for the page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
+from typing import Any
 
 from rigl_compress.pipeline.bench.profile import ProfileRow
 from rigl_compress.pipeline.bench.report import BenchedModel, CompressionReport, Timing
@@ -172,7 +173,11 @@ def uncounted(report: CompressionReport) -> list[str]:
 
 def machine(report: CompressionReport) -> str:
     """Say in a line where and when it was measured."""
-    facts = report.environment
+    return machine_line(report.environment)
+
+
+def machine_line(facts: Mapping[str, Any]) -> str:
+    """Write the facts of an environment in a line."""
     if not facts:
         return ""
     versions = ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())

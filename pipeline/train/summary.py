@@ -21,6 +21,7 @@ def summarize(recipe: Recipe, model: SparseModel, job: Job) -> dict[str, Any]:
         "method": recipe.sparsity.method,
         "sparsity": model.topology.sparsity,
         "steps": job.sparse.steps,
+        "samples": run.samples,
         "updates": job.sparse.updates,
         "inference_flops": {"convention": report.convention, "dense": report.dense, "sparse": report.sparse},
         "training_gflops": training_gflops(recipe.sparsity.method, report, run),

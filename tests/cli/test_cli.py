@@ -21,6 +21,9 @@ from rigl_compress.cli import _render
 from rigl_compress.cli.main import COMMANDS
 from rigl_compress.cli.main import cli as group
 from rigl_compress.models.errors import InputError
+from rigl_compress.pipeline.compare.cells import cells_of
+from rigl_compress.pipeline.compare.comparison import Comparison, Row
+from rigl_compress.pipeline.compare.course import Outcome
 from rigl_compress.pipeline.recipe import load_recipe, parse_recipe
 from rigl_compress.pipeline.train.progress import Progress
 from rigl_compress.pipeline.workspace import Run
@@ -104,7 +107,7 @@ def test_every_option_is_explained(path: tuple[str, ...]) -> None:
     assert all(option.help for option in options)
 
 
-@pytest.mark.parametrize("name", ["train", "sweep"])
+@pytest.mark.parametrize("name", ["train", "sweep", "compare"])
 def test_what_trains_has_a_dry_run(name: str) -> None:
     assert "--dry-run" in [option for parameter in LEAVES[name,].params for option in parameter.opts]
 
@@ -581,3 +584,30 @@ def test_on_a_terminal_the_run_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown_while_training(monkeypatch, terminal=False).strip() == ""
+
+
+def shown_while_comparing(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
+    screen = io.StringIO()
+    monkeypatch.setattr(_render, "_err", Console(file=screen, force_terminal=terminal, width=200, highlight=False))
+    one, other = cells_of(Comparison("c", (Row("RigL", "mnist-rigl"),), seeds=2), Path("out"))
+    with _render.watching(2) as told:
+        for cell in (one, other):
+            told.watcher.begun(cell)
+        told.watcher.moved(one, Progress(30, 60, 2, 4, 0.981, 17, 0.1234, 5.0, 4.5))
+        told.watcher.moved(one, Progress(31, 60, 2, 4, 0.981, 17, 0.1111, 5.0, 4.5))
+        told.watcher.ended(Outcome(one, {"final_error": 2.0, "best_error": 1.0}))
+        told.benching("batch 1", 1, 2)
+    return screen.getvalue()
+
+
+def test_on_a_terminal_every_run_of_a_comparison_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = shown_while_comparing(monkeypatch, terminal=True)
+    for fact in ("RigL, seed 1", "[1/2] RigL, seed 0: error 2.00 %, best 1.00 %"):
+        assert fact in screen
+
+
+def test_elsewhere_a_comparison_says_a_line_for_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown_while_comparing(monkeypatch, terminal=False).splitlines() == [
+        "RigL, seed 0: epoch 2/4 · error 5.00 % (best 4.50 %)",
+        "[1/2] RigL, seed 0: error 2.00 %, best 1.00 %",
+    ]

@@ -41,7 +41,9 @@ def paper_commands() -> list[str]:
     return sorted(set(re.findall(r"`(rigl-compress [^`]+)`", page.read_text(encoding="utf-8"))))
 
 
-@pytest.mark.parametrize("line", [line for line in paper_commands() if line.split()[1] in ("train", "sweep")])
+@pytest.mark.parametrize(
+    "line", [line for line in paper_commands() if line.split()[1] in ("train", "sweep", "compare")]
+)
 def test_the_paper_s_runs_are_recipes(line: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = cli(*shlex.split(line)[1:], "--dry-run")

@@ -12,6 +12,7 @@ from rigl_compress.exporters.sizes import layer_bytes
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.layers import sparse_parameters
 from rigl_compress.models.networks import ModelSpec
+from rigl_compress.pipeline.compare.comparison import shipped_comparisons
 from rigl_compress.pipeline.recipe import (
     DataConfig,
     Recipe,
@@ -44,7 +45,9 @@ def error_of(text: str, *overrides: str) -> str:
 
 
 def test_what_is_shipped_is_the_folder_recipes() -> None:
-    assert set(shipped_recipes()) == {path.stem for path in (ROOT / "recipes").glob("*.toml")}
+    shipped = {**shipped_recipes(), **shipped_comparisons()}
+    assert set(shipped) == {path.stem for path in (ROOT / "recipes").glob("*.toml")}
+    assert set(shipped_comparisons()) == {"mnist-structured"}
     assert "mnist-rigl-authors" in shipped_recipes()
 
 

@@ -1,0 +1,1 @@
+"""Comparisons: many runs under one protocol, and the table of them."""

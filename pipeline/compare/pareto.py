@@ -1,0 +1,99 @@
+"""What a point of error costs: every run a dot, means large, the paper's printed points hollow, the best joined."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from rigl_compress.models.artifacts import atomic_path
+from rigl_compress.pipeline.compare.figures import Figures, RowFigures
+from rigl_compress.pipeline.compare.labels import write_labels
+from rigl_compress.pipeline.paper.structured import PRINTED, Printed
+from rigl_compress.pipeline.pictures import INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#0b6e99", "#c8452e", "#3c8d40", "#8a5aa8", "#c98a00", "#5b6770", "#b03a76", "#1f9e93", "#7a5230", "#3b4cc0")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A cost: its name, and how it is read from a run and from a printed row."""
+
+    title: str
+    of: Callable[[Figures | Printed], float]
+
+
+COSTS = {
+    "flops": Cost("inference KFLOPs", lambda each: each.kflops),
+    "bytes": Cost("bytes, paper's count", lambda each: each.bytes),
+}
+
+
+def pareto_picture(rows: Sequence[RowFigures], cost: Cost, title: str, path: Path) -> None:
+    """Draw the final error against a cost."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.2, 5.4), layout="constrained")
+    axes = figure.subplots()
+    good = [row for row in rows if row.runs]
+    centres = [(mean(cost.of(run) for run in row.runs), mean(run.final for run in row.runs)) for row in good]
+    labels = []
+    for index, (row, (x, y)) in enumerate(zip(good, centres, strict=True)):
+        colour = COLOURS[index % len(COLOURS)]
+        axes.scatter([cost.of(run) for run in row.runs], [run.final for run in row.runs], s=12, c=colour, alpha=0.45)
+        axes.scatter([x], [y], s=85, c=colour, edgecolors="white", linewidths=0.9, zorder=3)
+        labels.append((x, y, row.row.label, colour))
+        if row.row.paper:
+            printed = PRINTED[row.row.paper]
+            error = printed.best if printed.final is None else printed.final
+            axes.scatter(
+                [cost.of(printed)], [error], s=75, facecolors="none", edgecolors=colour, linewidths=1.4, zorder=4
+            )
+            labels.append((cost.of(printed), error, f"{row.row.paper}, printed", colour))
+    best = front(centres)
+    axes.step([x for x, _ in best], [y for _, y in best], where="post", color=INK, linewidth=1, alpha=0.45, zorder=1)
+    _dress(axes, cost, good, title)
+    steps = pairwise(best)
+    lines = [piece for (x0, y0), (x1, y1) in steps for piece in ((x0, y0, x1, y0), (x1, y1, x1, y0))]
+    write_labels(figure, axes, list(dict.fromkeys(labels)), lines)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=130, format="png")
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Give the points that no other beats in both, by rising cost.
+
+    >>> front([(1, 5), (2, 6), (3, 2), (2, 4)])
+    [(1, 5), (2, 4), (3, 2)]
+    """
+    found: list[tuple[float, float]] = []
+    for point in sorted(points):
+        if not found or point[1] < found[-1][1]:
+            found.append(point)
+    return found
+
+
+def _dress(axes: "Axes", cost: Cost, rows: Sequence[RowFigures], title: str) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(f"{cost.title} (logarithmic)")
+    axes.set_ylabel(f"{rows[0].metric.heading}, final")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.2, which="major")
+    axes.margins(0.1, 0.12)
+    axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
+    axes.tick_params(labelsize=8)
+    axes.set_title(
+        f"{title}\nlarge: means over the seeds · small: single runs · hollow: printed in the paper · line: the best",
+        fontsize=9.5,
+        color=INK,
+        loc="left",
+    )
