@@ -232,6 +232,20 @@ def test_slimming_keeps_a_share_of_the_whole_network() -> None:
     assert alive != [6, 15, 10]
 
 
+def test_layers_can_have_strengths_of_their_own() -> None:
+    plain, free = (
+        Trial("l0", options=STRONG["l0"], strengths=strengths).train().sparse.topology
+        for strengths in ({}, {"0": 0.0, "2": 2.0})
+    )
+    assert plain["0.weight"].any(0).sum() < free["0.weight"].any(0).sum()
+    assert plain["2.weight"].any(0).sum() > free["2.weight"].any(0).sum()
+
+
+def test_a_negative_strength_is_refused() -> None:
+    with pytest.raises(InputError, match="strength of layer '2' is -1"):
+        Trial("l0", strengths={"2": -1.0})
+
+
 def test_the_factors_of_batch_normalisation_are_what_slimming_slims() -> None:
     trial = Trial("slimming", "convolutional")
     assert trial.sparse.gates is not None
