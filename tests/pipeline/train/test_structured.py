@@ -159,7 +159,7 @@ class Trial:
 # Settings under which each method removes some units of the small networks, and not all.
 STRONG: dict[str, dict[str, float]] = {
     "sbp": {"strength": 1.5e-3, "rate": 25.0},
-    "l0": {"strength": 5e-4, "rate": 12.0},
+    "l0": {"strength": 1e-4, "rate": 12.0},
     "vib": {"strength": 0.01, "rate": 50.0},
     "l1-filter": {},
     "slimming": {"strength": 1e-3},
@@ -234,11 +234,10 @@ def test_slimming_keeps_a_share_of_the_whole_network() -> None:
 
 def test_layers_can_have_strengths_of_their_own() -> None:
     plain, free = (
-        Trial("l0", options=STRONG["l0"], strengths=strengths).train().sparse.topology
-        for strengths in ({}, {"0": 0.0, "2": 2.0})
+        Trial("l0", options=STRONG["l0"], strengths=strengths).train().sparse.topology["2.weight"].any(0).sum()
+        for strengths in ({}, {"2": 0.0})
     )
-    assert plain["0.weight"].any(0).sum() < free["0.weight"].any(0).sum()
-    assert plain["2.weight"].any(0).sum() > free["2.weight"].any(0).sum()
+    assert plain < free
 
 
 def test_a_negative_strength_is_refused() -> None:
