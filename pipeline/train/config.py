@@ -34,6 +34,7 @@ class SparsityConfig:
     end: int | None = None  # T_end; None: as `end_share` has it
     end_share: float = LAST_UPDATE  # T_end as a share of the run
     options: Mapping[str, float] = field(default_factory=dict)  # of the method, e.g. momentum of snfs
+    strengths: Mapping[str, float] = field(default_factory=dict)  # factors of `strength` in single layers (structured)
     variants: tuple[str, ...] = ()  # departures from the paper, by name
 
     def __post_init__(self) -> None:
@@ -42,6 +43,9 @@ class SparsityConfig:
             raise InputError(f"end_share is {self.end_share}, expected a share of the run above 0, at most 1")
         for name, sparsity in self.layers.items():
             _check_sparsity(f"sparsity of layer {name!r}", sparsity)
+        for name, strength in self.strengths.items():
+            if not strength >= 0:
+                raise InputError(f"strength of layer {name!r} is {strength}, expected a factor of 0 or more")
         DISTRIBUTIONS[self.distribution]
 
     @property
@@ -79,19 +83,23 @@ class SparsityConfig:
         distribution, types = DISTRIBUTIONS[self.distribution], layer_types(model)
         patterns = distribution.dense if self.dense is None else self.dense
         dense = [name for pattern in patterns for name in match_layers(pattern, shapes, types)]
-        custom = self._of_layers(shapes, types)
+        custom = self._kept(shapes, types)
         return share_out(shapes, 1 - self.sparsity, distribution.share, fixed_densities(dense, custom), self.budget)
 
     def unit_densities(self, model: nn.Module) -> dict[str, float]:
         """Give the share of units that structured methods keep in the layers that are named one by one."""
-        return self._of_layers(layer_shapes(model), layer_types(model))
+        return self._kept(layer_shapes(model), layer_types(model))
 
-    def _of_layers(self, names: Iterable[str], types: Mapping[str, str]) -> dict[str, float]:
-        return {
-            name: 1 - sparsity
-            for pattern, sparsity in self.layers.items()
-            for name in match_layers(pattern, names, types)
-        }
+    def strengths_in(self, model: nn.Module) -> dict[str, float]:
+        """Give the factors of a penalty's strength in the layers that are named one by one."""
+        return _by_layer(self.strengths, layer_shapes(model), layer_types(model))
+
+    def _kept(self, names: Iterable[str], types: Mapping[str, str]) -> dict[str, float]:
+        return {name: 1 - sparsity for name, sparsity in _by_layer(self.layers, names, types).items()}
+
+
+def _by_layer(values: Mapping[str, float], names: Iterable[str], types: Mapping[str, str]) -> dict[str, float]:
+    return {name: value for pattern, value in values.items() for name in match_layers(pattern, names, types)}
 
 
 def _check_sparsity(what: str, value: float) -> None:

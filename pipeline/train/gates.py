@@ -19,10 +19,24 @@ class Gates:
     the search. `fold` multiplies the gates into the weights, and the network is a plain one again.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, gating: Gating, options: Mapping[str, float]) -> None:
-        """Put gates at every site of the network, and what they learn into the optimizer."""
-        self.gating, self.options = gating, options
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        gating: Gating,
+        options: Mapping[str, float],
+        strengths: Mapping[str, float] | None = None,
+    ) -> None:
+        """Put gates at every site of the network, and what they learn into the optimizer.
+
+        `strengths` are factors of the strength of the penalty, by the name of a weight.
+        """
+        self.gating = gating
         self.sites = sites_of(model)
+        self.options = {
+            site.name: {**options, "strength": options.get("strength", 0.0) * (strengths or {}).get(site.name, 1.0)}
+            for site in self.sites
+        }
         device = self.sites[0].layer.weight.device
         self.learned = [self._start(site, device) for site in self.sites]
         self.fixed = [torch.ones(site.size, device=device) for site in self.sites]  # the gates once they are chosen
@@ -127,14 +141,14 @@ class Gates:
     def _start(self, site: Site, device: torch.device) -> dict[str, nn.Parameter]:
         if self.gating.learn is None:
             return {}
-        numbers = self.gating.learn(Units(site.size, site.first, {}, site.weights, self.options))
+        numbers = self.gating.learn(Units(site.size, site.first, {}, site.weights, self.options[site.name]))
         if site.norm is not None and "scale" in numbers:
             return {"scale": site.norm.weight}
         return {key: nn.Parameter(value.to(device)) for key, value in numbers.items()}
 
     def _units(self, place: int) -> Units:
         site = self.sites[place]
-        return Units(site.size, site.first, self.learned[place], site.weights, self.options)
+        return Units(site.size, site.first, self.learned[place], site.weights, self.options[site.name])
 
     def _attach(self, place: int) -> torch.utils.hooks.RemovableHandle:
         site = self.sites[place]

@@ -67,8 +67,8 @@ class Sparsifier:
         self._layers = self._first_layers(model, topology)
         _check_owned(self._layers, optimizer)
         self._mask_weights()
-        gating = self.method.gating
-        self.gates = None if gating is None else Gates(model, optimizer, gating, self.method.options)
+        gating, strengths = self.method.gating, self.config.strengths_in(model)
+        self.gates = None if gating is None else Gates(model, optimizer, gating, self.method.options, strengths)
         self._unit_densities = self.config.unit_densities(model)
         self._search_units()
         if not self.method.replaces_step:

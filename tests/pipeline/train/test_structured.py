@@ -159,7 +159,7 @@ class Trial:
 # Settings under which each method removes some units of the small networks, and not all.
 STRONG: dict[str, dict[str, float]] = {
     "sbp": {"strength": 1.5e-3, "rate": 25.0},
-    "l0": {"strength": 5e-4, "rate": 12.0},
+    "l0": {"strength": 1e-4, "rate": 12.0},
     "vib": {"strength": 0.01, "rate": 50.0},
     "l1-filter": {},
     "slimming": {"strength": 1e-3},
@@ -230,6 +230,19 @@ def test_slimming_keeps_a_share_of_the_whole_network() -> None:
     alive = [int(mask.any(0).sum()) for mask in trial.sparse.topology.values()]
     assert sum(alive) == 31
     assert alive != [6, 15, 10]
+
+
+def test_layers_can_have_strengths_of_their_own() -> None:
+    plain, free = (
+        Trial("l0", options=STRONG["l0"], strengths=strengths).train().sparse.topology["2.weight"].any(0).sum()
+        for strengths in ({}, {"2": 0.0})
+    )
+    assert plain < free
+
+
+def test_a_negative_strength_is_refused() -> None:
+    with pytest.raises(InputError, match="strength of layer '2' is -1"):
+        Trial("l0", strengths={"2": -1.0})
 
 
 def test_the_factors_of_batch_normalisation_are_what_slimming_slims() -> None:
