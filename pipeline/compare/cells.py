@@ -63,6 +63,7 @@ def cells_of(comparison: Comparison, out: Path, changes: Sequence[str] = ()) -> 
         Cell(row, seed, _recipe(row, seed, out, changes), folder_of(out, row, seed))
         for seed in range(comparison.seeds)
         for row in rows
+        if seed < comparison.seeds_of(row)
     ]
     for cell in found:
         _check_folder(cell)

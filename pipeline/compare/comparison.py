@@ -25,6 +25,7 @@ class Row:
     paper: str = ""  # the printed row of the paper that stands beside it
     section: str = ""
     values: str = "fp32"  # of the sparse and compact files
+    seeds: int | None = None  # None: as many as the comparison has
 
     @property
     def folder(self) -> str:
@@ -55,9 +56,21 @@ class Comparison:
         folders: dict[str, str] = {}
         for row in self.row:
             _check_row(row, labels)
+            if row.after and self.seeds_of(row) > self.seeds_of(self.find(row.after)):
+                raise InputError(
+                    f"row {row.label!r} has more seeds than {row.after!r}, which it starts from: lower them"
+                )
             if (other := folders.setdefault(row.folder.casefold(), row.label)) != row.label or labels.count(other) > 1:
                 raise InputError(f"rows {other!r} and {row.label!r} have the same label or folder: rename one of them")
         self.ordered()
+
+    def seeds_of(self, row: Row) -> int:
+        """Give the number of seeds that a row is trained with.
+
+        >>> Comparison("c", (row := Row("a", "x", seeds=2),), seeds=5).seeds_of(row)
+        2
+        """
+        return self.seeds if row.seeds is None else min(row.seeds, self.seeds)
 
     def find(self, label: str) -> Row:
         """Give a row by its label."""
@@ -100,6 +113,8 @@ class Comparison:
 
 
 def _check_row(row: Row, labels: Sequence[str]) -> None:
+    if row.seeds is not None and row.seeds < 1:
+        raise InputError(f"row {row.label!r} has {row.seeds} seeds, expected 1 or more")
     if not row.folder:
         raise InputError(f"a row has the label {row.label!r}, which gives no name for a folder: use letters")
     if row.after and row.after not in labels:

@@ -40,6 +40,12 @@ PLUS = 'label = "RigL+"\nrecipe = "mnist-rigl-plus"\nafter = "RigL"'
         (text_of(RIGL + '\npaper = "RigL++"'), "paper = 'RigL++'", "did you mean 'RigL+'"),
         (text_of(RIGL + '\nvalues = "fp8"'), "unknown value type 'fp8'", "nown: "),
         (text_of(RIGL, head='name = "c"\nseeds = 0'), "seeds is 0", "expected 1 or more"),
+        (text_of(RIGL + "\nseeds = 0"), "row 'RigL' has 0 seeds", "expected 1 or more"),
+        (
+            text_of(RIGL + "\nseeds = 1", PLUS, head='name = "c"\nseeds = 2'),
+            "row 'RigL+' has more seeds than 'RigL'",
+            "lower them",
+        ),
         (text_of(RIGL, head='name = "c"\nseeds = "x"'), "seeds is 'x'", "a whole number"),
         (text_of(RIGL, head='name = "c"\nseed = 1'), "unknown key 'seed'", "did you mean 'seeds'"),
         ('name = "c"\nrow = []', "no row", "add [[row]]"),
@@ -187,3 +193,8 @@ def test_a_grid_is_a_comparison() -> None:
     sparsities = [cell.recipe.sparsity.sparsity for cell in cells_of(found, Path("out"))]
     assert sparsities == [0.8, 0.95] * 4
     assert [row.label for row in grid_comparison("mnist-methods", []).row] == ["mnist-methods"]
+
+
+def test_a_row_can_have_fewer_seeds_than_the_others(tmp_path: Path) -> None:
+    comparison = parse_comparison(text_of(RIGL, PLUS + "\nseeds = 1", head='name = "c"\nseeds = 2'), "c.toml")
+    assert [cell.name for cell in cells_of(comparison, tmp_path)] == ["RigL, seed 0", "RigL+, seed 0", "RigL, seed 1"]
