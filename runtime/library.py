@@ -6,6 +6,8 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from rigl_compress.models.errors import InputError
+
 NAME = "rigl_kernels.so"
 OLDEST_RUNTIME = (1, 18)
 
@@ -21,6 +23,18 @@ def library_path() -> Path | None:
     folders = () if package is None else package.submodule_search_locations or ()
     places = (Path(folder) / NAME for folder in folders)
     return next((place for place in places if place.is_file()), None)
+
+
+def kernels_library() -> Path:
+    """Give the library with the sparse operators, which any host of ONNX Runtime can register: C++, C#, Java.
+
+    >>> import onnxruntime
+    >>> onnxruntime.SessionOptions().register_custom_ops_library(str(kernels_library()))
+    """
+    path, reason = library_path(), why_not()
+    if reason or path is None:
+        raise InputError(reason)
+    return path.absolute()
 
 
 @lru_cache

@@ -16,7 +16,7 @@ from rigl_compress.runtime.layers import Layer, find_layers, match_conv, match_g
 from rigl_compress.runtime.packed import pack_matrix
 from rigl_compress.runtime.recurrent import match_gru
 
-DOMAIN = "rigl_compress"
+DOMAIN, DOMAIN_VERSION = "rigl_compress", 1
 RECOGNIZED = {"Conv": match_conv, "Gemm": match_gemm, "MatMul": match_matmul, "GRU": match_gru}
 Gains = Callable[[Layer, Graph], bool]
 
@@ -44,7 +44,7 @@ def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten
     known = {value.name for value in plain.graph.value_info}
     plain.graph.value_info.extend(value for value in graph.model.graph.value_info if value.name not in known)
     _drop_unused(plain.graph)
-    plain.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    plain.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
     return Rewritten(plain, layers)
 
 

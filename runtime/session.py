@@ -11,8 +11,8 @@ import onnxruntime as ort
 
 from rigl_compress.exporters.onnx_file import LARGEST_FILE, load_model
 from rigl_compress.models.errors import InputError
+from rigl_compress.runtime.contents import sparse_outputs
 from rigl_compress.runtime.costs import gains
-from rigl_compress.runtime.layers import Layer
 from rigl_compress.runtime.library import library_path, why_not
 from rigl_compress.runtime.rewrite import rewrite
 
@@ -68,7 +68,7 @@ class InferenceSession:
                 if layers:
                     register(options)
                     self.session = ort.InferenceSession(found, options, chosen, provider_options, **others)
-                    self.sparse_layers = tuple(layer.output for layer in layers)
+                    self.sparse_layers = layers
             except Exception as error:
                 reason = " ".join(str(error).split())[:200] or type(error).__name__
         if reason:
@@ -80,12 +80,20 @@ class InferenceSession:
         return getattr(self.session, name)
 
 
-def sparse_model(source: str | Path | bytes, threads: int = 0) -> tuple[bytes, tuple[Layer, ...]]:
-    """Rewrite a model for the sparse operators; give its bytes and the layers that gain, perhaps none."""
-    found = rewrite(_load(source), gains, threads)
+def sparse_model(source: str | Path | bytes, threads: int = 0) -> tuple[bytes, tuple[str, ...]]:
+    """Rewrite a model for the sparse operators; give its bytes and the outputs of the layers that gain, perhaps none.
+
+    A model that was rewritten before stays as it is.
+    """
+    model = _load(source)
+    rewritten = sparse_outputs(model)
+    if rewritten:
+        return model.SerializeToString(), rewritten
+    found = rewrite(model, gains, threads)
     if found.layers and found.model.ByteSize() > LARGEST_FILE:
         raise InputError("the model is larger than 2 GiB, more than can be handed over in memory")
-    return found.model.SerializeToString() if found.layers else b"", found.layers
+    layers = tuple(layer.output for layer in found.layers)
+    return found.model.SerializeToString() if layers else b"", layers
 
 
 def register(options: ort.SessionOptions) -> None:
