@@ -14,7 +14,7 @@ from rigl_compress.exporters.sparsify import lift_constants
 from rigl_compress.runtime.graph import Graph
 from rigl_compress.runtime.layers import Layer, find_layers, match_conv, match_gemm, match_matmul
 from rigl_compress.runtime.packed import pack_matrix
-from rigl_compress.runtime.recurrent import match_gru
+from rigl_compress.runtime.recurrent import match_gru, name_states
 
 DOMAIN, DOMAIN_VERSION = "rigl_compress", 1
 RECOGNIZED = {"Conv": match_conv, "Gemm": match_gemm, "MatMul": match_matmul, "GRU": match_gru}
@@ -33,6 +33,7 @@ def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten
     """Give a copy in which each layer that gains is one sparse operator. Weights may be encoded in any way of ours."""
     plain = restore(model)
     lift_constants(plain)
+    name_states(plain)
     graph = Graph(onnx.shape_inference.infer_shapes(plain))
     layers = tuple(layer for layer in find_layers(graph, RECOGNIZED) if gains(layer, graph))
     by_column = _by_column(layers, graph)
@@ -67,7 +68,8 @@ def _dense(layer: Layer) -> onnx.TensorProto:
 
 
 def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
-    inputs = [layer.x, f"{layer.output}/packed", "" if layer.bias is None else f"{layer.output}/bias", layer.residual]
+    bias = "" if layer.bias is None else f"{layer.output}/bias"
+    inputs = [layer.x, f"{layer.output}/packed", bias, layer.residual, layer.lengths]
     while not inputs[-1]:
         inputs.pop()
     low, high = layer.limits
