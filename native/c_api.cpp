@@ -36,6 +36,8 @@ const KernelTable* wanted(const char* name) { return *name == 0 ? &kernels() : k
 
 }  // namespace
 
+// Counts up when operators or these functions change; OPERATORS_VERSION in runtime/library.py is the same number.
+RIGL_EXPORT int rigl_operators_version() { return 1; }
 RIGL_EXPORT const char* rigl_kernels_name() { return kernels().name; }
 RIGL_EXPORT int rigl_has_kernels(const char* name) { return kernels_named(name) != nullptr; }
 

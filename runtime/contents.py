@@ -14,14 +14,9 @@ from rigl_compress.exporters.export import ExportedModel, read_exported
 from rigl_compress.exporters.sparsify import metadata_of
 from rigl_compress.runtime.layers import Layer
 from rigl_compress.runtime.packed import size_of
-from rigl_compress.runtime.rewrite import DOMAIN
+from rigl_compress.runtime.rewrite import DOMAIN, sparse_outputs
 
 LAYERS = "layers"  # the key of what is written about packed weights
-
-
-def sparse_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Give the first output of each of our operators: none of a model that was not rewritten for them."""
-    return tuple(node.output[0] for node in model.graph.node if node.domain == DOMAIN)
 
 
 def written_about(layers: tuple[Layer, ...]) -> dict[str, dict[str, Any]]:

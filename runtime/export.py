@@ -17,10 +17,10 @@ from rigl_compress.exporters.trials import Inputs, Trial, random_trial, trial_of
 from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.artifacts import FORMAT, atomic_path
 from rigl_compress.models.errors import InputError
-from rigl_compress.runtime.contents import LAYERS, read_contents, sparse_outputs, written_about
+from rigl_compress.runtime.contents import LAYERS, read_contents, written_about
 from rigl_compress.runtime.costs import gains
 from rigl_compress.runtime.library import why_not
-from rigl_compress.runtime.rewrite import DOMAIN, DOMAIN_VERSION, Rewritten, rewrite
+from rigl_compress.runtime.rewrite import DOMAIN, DOMAIN_VERSION, Rewritten, rewrite, sparse_outputs
 from rigl_compress.runtime.session import register
 
 TARGET = "sparse-runtime"

@@ -13,10 +13,11 @@ from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import lift_constants
 from rigl_compress.runtime.graph import Graph
 from rigl_compress.runtime.layers import Layer, find_layers, match_conv, match_gemm, match_matmul
+from rigl_compress.runtime.library import OPERATORS_VERSION
 from rigl_compress.runtime.packed import pack_matrix
 from rigl_compress.runtime.recurrent import match_gru, name_states
 
-DOMAIN, DOMAIN_VERSION = "rigl_compress", 1
+DOMAIN, DOMAIN_VERSION = "rigl_compress", OPERATORS_VERSION
 RECOGNIZED = {"Conv": match_conv, "Gemm": match_gemm, "MatMul": match_matmul, "GRU": match_gru}
 Gains = Callable[[Layer, Graph], bool]
 
@@ -47,6 +48,11 @@ def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten
     _drop_unused(plain.graph)
     plain.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
     return Rewritten(plain, layers)
+
+
+def sparse_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Give the first output of each of our operators: none of a model that was not rewritten for them."""
+    return tuple(node.output[0] for node in model.graph.node if node.domain == DOMAIN)
 
 
 def _nodes(layer: Layer, graph: Graph, gains: Gains, settings: tuple[set[str], int]) -> list[onnx.NodeProto]:
