@@ -20,6 +20,8 @@ from rigl_compress.exporters.export import export_onnx
 from rigl_compress.exporters.sparsify import metadata_of
 from rigl_compress.exporters.verify import VerificationError, largest_difference, random_inputs
 from rigl_compress.models.errors import InputError
+from rigl_compress.pipeline.bench.sources import Source
+from rigl_compress.pipeline.bench.stage import BenchConfig, bench
 from rigl_compress.runtime import export as module
 from rigl_compress.runtime.contents import read_contents
 from rigl_compress.runtime.export import export_sparse_runtime
@@ -128,6 +130,13 @@ def test_there_is_no_way_back(layer: Path, tmp_path: Path) -> None:
     path = export_sparse_runtime(layer, tmp_path / "fast.onnx").path
     with untouched(tmp_path), pytest.raises(InputError, match="cannot be exported again: export what it was made from"):
         export_sparse_runtime(path, tmp_path / "faster.onnx")
+
+
+@needs_kernels
+def test_it_cannot_be_benchmarked(layer: Path, tmp_path: Path) -> None:
+    path = export_sparse_runtime(layer, tmp_path / "fast.onnx").path
+    with pytest.raises(InputError, match="bench what it was made from with --backend rigl"):
+        bench([Source("fast", path)], BenchConfig(backends=("rigl",)))
 
 
 def spoil(model: onnx.ModelProto) -> None:
