@@ -11,6 +11,12 @@ from rigl_compress.cli import _options as options
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The ONNX file to write.")
 @click.option(
+    "--target",
+    default="onnx",
+    show_default=True,
+    help="onnx: for any ONNX Runtime. sparse-runtime: with operators of our own, for any that loads their library.",
+)
+@click.option(
     "--encoding",
     default="sparse",
     show_default=True,
@@ -28,6 +34,7 @@ from rigl_compress.cli import _options as options
 def command(
     source: Path,
     output: Path,
+    target: str,
     encoding: str,
     values: str,
     network: str,
@@ -42,16 +49,20 @@ def command(
     \b
     Example:
       rigl-compress export runs/mnist-rigl -o model.onnx --encoding compact
+      rigl-compress export runs/mnist-rigl -o fast.onnx --target sparse-runtime
     """
     from rigl_compress.cli import _render
     from rigl_compress.exporters.export import Layout
-    from rigl_compress.pipeline.export import ExportConfig, export
+    from rigl_compress.pipeline.export import ExportConfig, export, library_for
 
-    config = ExportConfig(Layout(encoding, values), network, keep_batch_norm, force, inputs)
+    config = ExportConfig(Layout(encoding, values), network, keep_batch_norm, force, inputs, target)
     exported = export(source, output, config, write=not dry_run)
+    library = library_for(exported)
     if as_json:
-        _render.json_result(exported.to_json())
+        _render.json_result({**exported.to_json(), **({"library": str(library)} if library else {})})
         return
     _render.exported(exported)
     _render.text(f"largest difference of the outputs: {exported.difference:.2g}")
+    if library:
+        _render.text(f"to be opened with the operators of {library}")
     _render.text("nothing was written (--dry-run)" if dry_run else f"written to {output}")

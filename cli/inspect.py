@@ -49,11 +49,11 @@ def command(source: Path, png: Path | None, as_json: bool) -> None:
 
 def _inspect_file(file: Path, png: Path | None, as_json: bool) -> None:
     from rigl_compress.cli import _render
-    from rigl_compress.exporters.export import read_exported
+    from rigl_compress.runtime.contents import read_contents
 
     if png:
         raise click.UsageError(f"--png draws the connections of a run, and {file} is an ONNX file")
-    found = read_exported(file)
+    found = read_contents(file)
     if as_json:
         # Nothing was compared with anything here.
         _render.json_result({name: value for name, value in found.to_json().items() if name != "difference"})

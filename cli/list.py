@@ -8,7 +8,7 @@ from rigl_compress.cli import _options as options
 @click.command()
 @options.as_json
 def command(as_json: bool) -> None:
-    """List recipes, comparisons, models, data sets, methods, distributions, decays and variants.
+    """List recipes, comparisons, models, data sets, methods, distributions, backends, kernels, decays and variants.
 
     \b
     Example:

@@ -190,14 +190,21 @@ def check_file(path: Path, inputs: Sequence[Inputs], expected: Sequence[Sequence
         optimized = Path(folder) / "optimized.onnx"
         session = open_session(path, optimized)
         check_folded(onnx.load(optimized), model)
-    pairs = zip(inputs, expected, strict=True)
-    difference = max((largest_difference(run_session(session, each), wanted) for each, wanted in pairs), default=0.0)
+    difference = difference_of(session, inputs, expected)
     if not difference <= tolerance:
         raise VerificationError(
             f"the outputs differ by {difference:.2g} of the largest, {tolerance:.2g} is allowed: "
             "choose --values with more bits"
         )
     return difference
+
+
+def difference_of(
+    session: ort.InferenceSession, inputs: Sequence[Inputs], expected: Sequence[Sequence[Array]]
+) -> float:
+    """Run a model on inputs, and give the largest difference of its outputs from those expected."""
+    pairs = zip(inputs, expected, strict=True)
+    return max((largest_difference(run_session(session, each), wanted) for each, wanted in pairs), default=0.0)
 
 
 def _line(error: Exception) -> str:

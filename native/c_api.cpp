@@ -36,6 +36,8 @@ const KernelTable* wanted(const char* name) { return *name == 0 ? &kernels() : k
 
 }  // namespace
 
+// Counts up when operators or these functions change; OPERATORS_VERSION in runtime/library.py is the same number.
+RIGL_EXPORT int rigl_operators_version() { return 1; }
 RIGL_EXPORT const char* rigl_kernels_name() { return kernels().name; }
 RIGL_EXPORT int rigl_has_kernels(const char* name) { return kernels_named(name) != nullptr; }
 
@@ -73,12 +75,13 @@ RIGL_EXPORT void rigl_conv_run(void* handle, const ConvCall* call, int threads) 
 
 RIGL_EXPORT void rigl_conv_destroy(void* handle) { delete static_cast<SparseConv*>(handle); }
 
-RIGL_EXPORT void* rigl_gru_create(const void* bytes, std::size_t size, const char* kernels_name) {
+RIGL_EXPORT void* rigl_gru_create(const void* bytes, std::size_t size, const GruShape* shape,
+                                  const char* kernels_name) {
   SparseMatrix matrix;
   const KernelTable* table = wanted(kernels_name);
   if (table == nullptr || !read_packed(bytes, size, &matrix).empty()) return nullptr;
-  if (matrix.rows != 3 * std::uint64_t{matrix.columns}) return nullptr;
-  return new (std::nothrow) SparseGru(std::move(matrix), *table);
+  if (!check_gru(matrix, *shape).empty()) return nullptr;
+  return new (std::nothrow) SparseGru(matrix, *shape, *table);
 }
 
 RIGL_EXPORT void rigl_gru_run(void* handle, const GruCall* call, int threads) {

@@ -78,10 +78,11 @@ struct Source {
   uint32_t tap;
 };
 
-// One step of a GRU for one sample, after its products: [update, reset, new] of the input and of the state.
+// One step of a GRU for one sample, after its products.
 struct GateTask {
-  const float* input;
-  const float* state;
+  const float* input;  // update, reset, new
+  const float* state;  // update, reset
+  const float* fresh;  // the new state's own product
   const float* bias;  // of the new state, or none
   const float* before;
   float* after;
@@ -98,7 +99,11 @@ struct KernelTable {
   void (*transpose)(const float* in, size_t in_pitch, size_t rows, size_t columns, float* out, size_t out_pitch);
   // out[i] = in[2 * i], out[i] = in[2 * i + 1]
   void (*split_pairs)(const float* in, size_t pairs, float* even, float* odd);
+  // The whole step, where the new state's product is reset afterwards.
   void (*gru_gates)(const GateTask&);
+  // Where it is reset before: first the state that is to be multiplied, then, after the product, the rest.
+  void (*gru_reset)(const GateTask&);
+  void (*gru_renew)(const GateTask&);
 };
 
 const KernelTable* portable_kernels();

@@ -326,27 +326,51 @@ RIGL_INLINE Vector exponential(Vector x) {
 
 RIGL_INLINE Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
 
-RIGL_INLINE Vector gates(Vector update, Vector reset, Vector input, Vector state, Vector before) {
-  const Vector kept = sigmoid(update);
-  const Vector fresh = 2.0f * sigmoid(2.0f * (input + sigmoid(reset) * state)) - 1.0f;  // the hyperbolic tangent
-  return fresh + kept * (before - fresh);
+// The hyperbolic tangent.
+RIGL_INLINE Vector tangent(Vector x) { return 2.0f * sigmoid(2.0f * x) - 1.0f; }
+
+RIGL_INLINE Vector mixed(Vector update, Vector fresh, Vector before) {
+  return fresh + sigmoid(update) * (before - fresh);
 }
 
-void gru_gates(const GateTask& task) {
-  const size_t size = task.size;
-  for (size_t i = 0; i < size; i += kLanes) {
-    const int count = static_cast<int>(size - i < kLanes ? size - i : kLanes);
+// Calls `body` for each vector of a state with a function that reads the same part of other arrays.
+template <class Body>
+RIGL_INLINE void for_each_part(const GateTask& task, const Body& body) {
+  for (size_t i = 0; i < task.size; i += kLanes) {
+    const int count = static_cast<int>(task.size - i < kLanes ? task.size - i : kLanes);
     const auto part = [&](const float* from) { return count == kLanes ? load(from + i) : load_part(from + i, count); };
-    Vector state = part(task.state + 2 * size);
-    if (task.bias != nullptr) state += part(task.bias);
-    const Vector after = gates(part(task.input) + part(task.state), part(task.input + size) + part(task.state + size),
-                               part(task.input + 2 * size), state, part(task.before));
+    const Vector after = body(part);
     memcpy(task.after + i, &after, sizeof(float) * static_cast<size_t>(count));
   }
 }
 
+void gru_gates(const GateTask& task) {
+  const size_t size = task.size;
+  for_each_part(task, [&](const auto& part) {
+    Vector state = part(task.fresh);
+    if (task.bias != nullptr) state += part(task.bias);
+    const Vector reset = sigmoid(part(task.input + size) + part(task.state + size));
+    const Vector fresh = tangent(part(task.input + 2 * size) + reset * state);
+    return mixed(part(task.input) + part(task.state), fresh, part(task.before));
+  });
+}
+
+void gru_reset(const GateTask& task) {
+  const size_t size = task.size;
+  for_each_part(task, [&](const auto& part) {
+    return sigmoid(part(task.input + size) + part(task.state + size)) * part(task.before);
+  });
+}
+
+void gru_renew(const GateTask& task) {
+  for_each_part(task, [&](const auto& part) {
+    const Vector fresh = tangent(part(task.input + 2 * task.size) + part(task.fresh));
+    return mixed(part(task.input) + part(task.state), fresh, part(task.before));
+  });
+}
+
 constexpr KernelTable kTable = {RIGL_NAME, kLanes,      multiply_tile, multiply_vector, pack_shifted,
-                                transpose, split_pairs, gru_gates};
+                                transpose, split_pairs, gru_gates,     gru_reset,       gru_renew};
 
 }  // namespace
 }  // namespace rigl

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "conv.h"
@@ -223,32 +224,51 @@ struct MatMulKernel {
 
 struct GruKernel {
   Settings settings;
-  SparseGru gru;
+  std::unique_ptr<SparseGru> gru;
 
   static constexpr const char* kName = "SparseGRU";
-  static constexpr std::size_t kInputs = 4, kOutputs = 2;
+  static constexpr std::size_t kInputs = 5, kOutputs = 2;
 
-  GruKernel(const ort::Api& api, const ort::KernelInfo* info)
-      : settings(api, info), gru(weights(api, info), kernels()) {
-    if (gru.matrix().rows != 3 * std::uint64_t{gru.matrix().columns}) {
-      throw Problem("the packed weights of a GRU must have three rows for each column");
+  // Attributes: for each direction whether it runs backward, and whether the state is reset after its product.
+  GruKernel(const ort::Api& api, const ort::KernelInfo* info) : settings(api, info) {
+    const auto backward = integers(api, info, "backward"), reset_after = integers(api, info, "reset_after");
+    if (backward.empty() || backward.size() > 2 || reset_after.size() != 1) {
+      throw Problem("a GRU whose attributes do not fit each other");
     }
+    GruShape shape;
+    shape.directions = static_cast<std::int32_t>(backward.size());
+    for (std::size_t d = 0; d < backward.size(); ++d) shape.backward[d] = backward[d] != 0;
+    shape.reset_after = reset_after[0] != 0;
+    const SparseMatrix matrix = weights(api, info);
+    const std::string wrong = check_gru(matrix, shape);
+    if (!wrong.empty()) throw Problem(wrong);
+    gru = std::make_unique<SparseGru>(matrix, shape, kernels());
   }
 
-  // Inputs: the products of the inputs, packed weights, bias of the new state, initial state.
+  // Inputs: the products of the inputs, packed weights, bias of the new state, initial state, lengths of the samples.
   void compute(ort::KernelContext* context) {
     const Tensor x = input(settings.api, context, 0), bias = input(settings.api, context, 2);
-    const Tensor initial = input(settings.api, context, 3);
-    const auto size = static_cast<std::int64_t>(gru.size());
-    if (x.shape.size() != 3 || x.shape[2] != 3 * size) throw Problem("the input does not fit the packed weights");
-    const std::vector<std::int64_t> last = {1, x.shape[1], size};
+    const Tensor initial = input(settings.api, context, 3), lengths = input(settings.api, context, 4);
+    const auto size = static_cast<std::int64_t>(gru->size()), ways = static_cast<std::int64_t>(gru->directions());
+    if (x.shape.size() != 3 || x.shape[2] != ways * 3 * size) throw Problem("the input does not fit the packed weights");
+    const std::vector<std::int64_t> last = {ways, x.shape[1], size};
     if (initial.data != nullptr && initial.shape != last) throw Problem("the initial state has a wrong shape");
-    float* y = output(settings.api, context, {x.shape[0], 1, x.shape[1], size});
+    const auto* ends = reinterpret_cast<const std::int32_t*>(lengths.data);  // the one input that is not of floats
+    if (ends != nullptr) check_lengths(ends, lengths.shape, x.shape);
+    float* y = output(settings.api, context, {x.shape[0], ways, x.shape[1], size});
     float* end = output(settings.api, context, last, 1);
     Pool pool = {&settings.api, context};
-    gru.run({x.data, static_cast<std::size_t>(x.shape[0]), static_cast<std::size_t>(x.shape[1]),
-             bias_of(bias, gru.size()), initial.data, y, end},
-            {settings.threads, run_in_pool, &pool});
+    gru->run({x.data, static_cast<std::size_t>(x.shape[0]), static_cast<std::size_t>(x.shape[1]),
+              bias_of(bias, gru->directions() * gru->size()), initial.data, ends, y, end},
+             {settings.threads, run_in_pool, &pool});
+  }
+
+  static void check_lengths(const std::int32_t* ends, const std::vector<std::int64_t>& shape,
+                            const std::vector<std::int64_t>& x) {
+    if (shape.size() != 1 || shape[0] != x[1]) throw Problem("there must be one length for each sample");
+    for (std::int64_t b = 0; b < shape[0]; ++b) {
+      if (ends[b] < 0 || ends[b] > x[0]) throw Problem("a sample is longer than the input, or shorter than nothing");
+    }
   }
 };
 
@@ -269,7 +289,10 @@ ort::CustomOp describe() {
   op.version = ort::kApiVersion;
   op.get_name = [](const ort::CustomOp*) { return Kernel::kName; };
   op.get_provider = [](const ort::CustomOp*) -> const char* { return "CPUExecutionProvider"; };
-  op.get_input_type = [](const ort::CustomOp*, std::size_t i) { return i == 1 ? ort::kUint8 : ort::kFloat; };
+  op.get_input_type = [](const ort::CustomOp*, std::size_t i) {
+    if (std::is_same<Kernel, GruKernel>::value && i == 4) return ort::kInt32;  // lengths
+    return i == 1 ? ort::kUint8 : ort::kFloat;
+  };
   op.get_input_count = [](const ort::CustomOp*) { return Kernel::kInputs; };
   op.get_output_type = [](const ort::CustomOp*, std::size_t) { return ort::kFloat; };
   op.get_output_count = [](const ort::CustomOp*) { return Kernel::kOutputs; };

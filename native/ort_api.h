@@ -19,7 +19,7 @@ struct SessionOptions;
 struct CustomOpDomain;
 struct ShapeContext;
 
-enum ElementType : int { kFloat = 1, kUint8 = 2, kInt64 = 7 };
+enum ElementType : int { kFloat = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7 };
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
 enum Characteristic : int { kRequired = 0, kOptional = 1 };
 

@@ -14,6 +14,8 @@ from rigl_compress.pipeline.train.initialize import INITIALIZERS
 from rigl_compress.pipeline.train.methods import METHODS, VARIANTS
 from rigl_compress.pipeline.train.optimizers import OPTIMIZERS
 from rigl_compress.pipeline.train.schedules import DECAYS
+from rigl_compress.runtime.kernels import chosen_set
+from rigl_compress.runtime.library import kernels_library, why_not
 
 
 def everything() -> dict[str, dict[str, str]]:
@@ -29,6 +31,7 @@ def everything() -> dict[str, dict[str, str]]:
         "methods": {name: method.summary for name, method in METHODS.items()},
         "distributions": _documented({name: each.share for name, each in DISTRIBUTIONS.items()}),
         "backends": {name: _stated(backend) for name, backend in all_backends().items()},
+        "sparse kernels": _kernels(),
         "decays": _documented(DECAYS),
         "variants": _documented(VARIANTS),
         "optimizers": dict.fromkeys(OPTIMIZERS, ""),
@@ -40,6 +43,14 @@ def everything() -> dict[str, dict[str, str]]:
 def _stated(backend: Backend) -> str:
     missing = backend.missing()
     return f"{backend.summary} ({missing})" if missing else backend.summary
+
+
+def _kernels() -> dict[str, str]:
+    """Give the library that other hosts load, and the instructions that it uses here; or what is missing."""
+    missing = why_not()
+    if missing:
+        return {"library": f"none ({missing})"}
+    return {"library": str(kernels_library()), "instructions": chosen_set()}
 
 
 def _documented(functions: Mapping[str, Any]) -> dict[str, str]:

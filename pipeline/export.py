@@ -13,24 +13,42 @@ from numpy.typing import NDArray
 
 from rigl_compress.exporters.export import ExportedModel, Layout, check_target, export_onnx, reencode
 from rigl_compress.exporters.onnx_file import sha256_of
+from rigl_compress.exporters.trials import named_inputs
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.flops import count_flops
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.pipeline.train.metrics import metric_of
 from rigl_compress.pipeline.workspace import Run
+from rigl_compress.runtime.export import TARGET, export_sparse_runtime, refuse_rewritten
+from rigl_compress.runtime.library import kernels_library
 
 NETWORKS = ("auto", "trained", "pruned")
+PLAIN = "onnx"
+TARGETS = (PLAIN, TARGET)
 
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """How to export. `network`: of a run, "trained", "pruned", or "auto" for the pruned one where there is one."""
+    """How to export. `network`: of a run, "trained", "pruned", or "auto" for the pruned one where there is one.
+
+    `target`: "onnx" for any ONNX Runtime, or "sparse-runtime" for one that registers our operators, whose weights have
+    a form of their own.
+    """
 
     layout: Layout = field(default_factory=Layout)
     network: str = "auto"
     keep_batch_norm: bool = False
     force: bool = False
     inputs: Path | None = None
+    target: str = PLAIN
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise InputError(f"no target {self.target!r}: {did_you_mean(self.target, TARGETS)}")
+        if self.target == TARGET and self.layout != Layout():
+            raise InputError(
+                f"--target {TARGET} writes weights as the sparse kernels read them: leave out --encoding and --values"
+            )
 
 
 def export(source: Path, path: Path, config: ExportConfig, *, write: bool = True) -> ExportedModel:
@@ -49,23 +67,53 @@ def _export(source: Path, path: Path, config: ExportConfig) -> ExportedModel:
         raise InputError(f"{source} is not a run folder: --network chooses among the networks of a run")
     if config.keep_batch_norm:
         raise InputError(f"{source} is an ONNX file, whose graph stays as it is: leave out --keep-batch-norm")
-    return reencode(source, path, config.layout, force=config.force, inputs=read_inputs(config.inputs))
+    inputs = read_inputs(config.inputs)
+    if config.target == TARGET:
+        return export_sparse_runtime(source, path, force=config.force, inputs=inputs)
+    refuse_rewritten(source)
+    return reencode(source, path, config.layout, force=config.force, inputs=inputs)
+
+
+def library_for(exported: ExportedModel) -> Path | None:
+    """Give the library that a host needs for a file: none for one that any ONNX Runtime opens."""
+    return kernels_library() if exported.metadata.get("target") == TARGET else None
 
 
 def export_run(run: Run, path: Path, config: ExportConfig) -> ExportedModel:
     """Export the network of a run, with what is known about it in the file's metadata."""
     file = network_file(run, config.network)
     model = SparseModel.load(file)
+    facts = {**facts_of(run, model), "source_sha256": sha256_of(file)}
+    example = _example(model, config.inputs)
+    if config.target == TARGET:
+        return _for_sparse_runtime(model, example, path, config, facts)
+    return _written(model, example, path, config, facts)
+
+
+def _written(
+    model: SparseModel, example: torch.Tensor, path: Path, config: ExportConfig, facts: Mapping[str, Any]
+) -> ExportedModel:
     return export_onnx(
         model.build(),
-        _example(model, config.inputs),
+        example,
         path,
         encoding=config.layout.encoding,
         values=config.layout.values,
         fold_batch_norm=not config.keep_batch_norm,
         force=config.force,
-        facts={**facts_of(run, model), "source_sha256": sha256_of(file)},
+        facts=facts,
     )
+
+
+def _for_sparse_runtime(
+    model: SparseModel, example: torch.Tensor, path: Path, config: ExportConfig, facts: Mapping[str, Any]
+) -> ExportedModel:
+    """Export as for any runtime first, which is compared with the network; the rewritten file is compared with that."""
+    check_target(path, force=config.force)
+    with TemporaryDirectory() as folder:
+        plain = _written(model, example, Path(folder) / "plain.onnx", replace(config, target=PLAIN), facts).path
+        inputs = {name: each.numpy() for name, each in named_inputs([example]).items()}
+        return export_sparse_runtime(plain, path, force=config.force, inputs=inputs, facts=facts)
 
 
 def network_file(run: Run, network: str) -> Path:

@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, Structure, c_bool, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -52,6 +52,10 @@ class _ConvCall(Structure):
     )
 
 
+class _GruShape(Structure):
+    _fields_ = (("directions", c_int32), ("backward", c_int32 * 2), ("reset_after", c_int32))
+
+
 class _GruCall(Structure):
     _fields_ = (
         ("x", c_void_p),
@@ -59,6 +63,7 @@ class _GruCall(Structure):
         ("batch", c_size_t),
         ("bias", c_void_p),
         ("initial", c_void_p),
+        ("lengths", c_void_p),
         ("y", c_void_p),
         ("last", c_void_p),
     )
@@ -81,7 +86,7 @@ def _library() -> ctypes.CDLL:
     library.rigl_conv_run.argtypes = [c_void_p, POINTER(_ConvCall), c_int]
     library.rigl_conv_destroy.argtypes = [c_void_p]
     library.rigl_gru_create.restype = c_void_p
-    library.rigl_gru_create.argtypes = [c_char_p, c_size_t, c_char_p]
+    library.rigl_gru_create.argtypes = [c_char_p, c_size_t, POINTER(_GruShape), c_char_p]
     library.rigl_gru_run.argtypes = [c_void_p, POINTER(_GruCall), c_int]
     library.rigl_gru_destroy.argtypes = [c_void_p]
     return library
@@ -202,24 +207,42 @@ class Conv:
 
 
 class Gru:
-    """The recurrent half of a GRU: a sparse matrix [3 · size, size] for update, reset and new state."""
+    """The recurrent half of a GRU: a sparse matrix [directions · 3 · size, size] for update, reset and new state.
 
-    def __init__(self, matrix: Array, kernels: str = "") -> None:
+    `backward` says for each direction whether it begins at the end, `reset_after` whether the state is reset after its
+    product, as torch does, or before it.
+    """
+
+    def __init__(
+        self, matrix: Array, kernels: str = "", *, backward: Sequence[bool] = (False,), reset_after: bool = True
+    ) -> None:
         packed = pack_matrix(matrix).tobytes()
+        shape = _GruShape(len(backward), (c_int32 * 2)(*backward), reset_after)
         self._destroy = _library().rigl_gru_destroy
-        self._handle = _library().rigl_gru_create(packed, len(packed), kernels.encode())
+        self._handle = _library().rigl_gru_create(packed, len(packed), shape, kernels.encode())
         if not self._handle:
             raise InputError(f"no kernels {kernels!r} on this machine: choose one of {', '.join(kernel_sets())}")
-        self.size = matrix.shape[1]
+        self.size, self.directions = matrix.shape[1], len(backward)
 
     def __call__(
-        self, x: Array, bias: Array | None = None, initial: Array | None = None, *, threads: int = 1
+        self,
+        x: Array,
+        bias: Array | None = None,
+        initial: Array | None = None,
+        lengths: Array | None = None,
+        *,
+        threads: int = 1,
     ) -> tuple[Array, Array]:
-        """Take inputs that were multiplied before, [steps, batch, 3 · size]; give all states and the last."""
+        """Take inputs that were multiplied before, [steps, batch, directions · 3 · size]; give all states and the last.
+
+        Shapes are those of ONNX: [steps, directions, batch, size] and [directions, batch, size]; lengths are of int32.
+        """
         x = np.ascontiguousarray(x, dtype=np.float32)
-        y, last = np.empty((*x.shape[:2], self.size), np.float32), np.empty((x.shape[1], self.size), np.float32)
-        call = _GruCall(_data(x), *x.shape[:2], _data(bias), _data(initial), _data(y), _data(last))
-        _library().rigl_gru_run(self._handle, call, threads)
+        steps, batch = x.shape[:2]
+        y = np.empty((steps, self.directions, batch, self.size), np.float32)
+        last = np.empty((self.directions, batch, self.size), np.float32)
+        given = (_data(bias), _data(initial), _data(lengths))
+        _library().rigl_gru_run(self._handle, _GruCall(_data(x), steps, batch, *given, _data(y), _data(last)), threads)
         return y, last
 
     def __del__(self) -> None:

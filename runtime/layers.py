@@ -31,6 +31,7 @@ class Layer:
     settings: Mapping[str, list[int]] = field(default_factory=dict)
     projection: "Layer | None" = None  # of the inputs of a recurrent layer, whose residual is the first state
     name: str = ""  # of a projection's output
+    lengths: str = ""  # of the samples of a recurrent layer
 
     @property
     def output(self) -> str:

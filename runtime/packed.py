@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 MAGIC, VERSION = b"RGLS", 1
+_HEADER = struct.Struct("<IIIQII")  # after the magic: version, rows, columns, non-zeros, bytes of an index, zero
 SHORT_INDEX = 65536  # so many columns fit into 16 bits
 
 
@@ -21,7 +22,7 @@ def pack_matrix(matrix: Array) -> NDArray[np.uint8]:
     rows, columns = matrix.shape
     row, column = np.nonzero(matrix)
     width = 2 if columns <= SHORT_INDEX else 4
-    header = MAGIC + struct.pack("<IIIQII", VERSION, rows, columns, len(row), width, 0)
+    header = MAGIC + _HEADER.pack(VERSION, rows, columns, len(row), width, 0)
     parts = (
         header,
         np.bincount(row, minlength=rows).astype("<u4").tobytes(),
@@ -29,6 +30,18 @@ def pack_matrix(matrix: Array) -> NDArray[np.uint8]:
         column.astype(f"<u{width}").tobytes(),
     )
     return np.frombuffer(b"".join(parts), dtype=np.uint8)
+
+
+def size_of(packed: bytes) -> tuple[int, int, int]:
+    """Give the rows, columns and non-zeros of packed weights, as their begin tells them; zeros where there is none.
+
+    >>> size_of(pack_matrix(np.eye(3, 5, dtype=np.float32)).tobytes()), size_of(b"RGLS")
+    ((3, 5, 3), (0, 0, 0))
+    """
+    if len(packed) < _HEADER.size + len(MAGIC) or not packed.startswith(MAGIC):
+        return 0, 0, 0
+    _, rows, columns, nonzeros, _, _ = _HEADER.unpack_from(packed, len(MAGIC))
+    return rows, columns, nonzeros
 
 
 def conv_matrix(weight: Array, groups: int = 1) -> Array:

@@ -13,10 +13,11 @@ from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import lift_constants
 from rigl_compress.runtime.graph import Graph
 from rigl_compress.runtime.layers import Layer, find_layers, match_conv, match_gemm, match_matmul
+from rigl_compress.runtime.library import OPERATORS_VERSION
 from rigl_compress.runtime.packed import pack_matrix
-from rigl_compress.runtime.recurrent import match_gru
+from rigl_compress.runtime.recurrent import match_gru, name_states
 
-DOMAIN = "rigl_compress"
+DOMAIN, DOMAIN_VERSION = "rigl_compress", OPERATORS_VERSION
 RECOGNIZED = {"Conv": match_conv, "Gemm": match_gemm, "MatMul": match_matmul, "GRU": match_gru}
 Gains = Callable[[Layer, Graph], bool]
 
@@ -33,6 +34,7 @@ def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten
     """Give a copy in which each layer that gains is one sparse operator. Weights may be encoded in any way of ours."""
     plain = restore(model)
     lift_constants(plain)
+    name_states(plain)
     graph = Graph(onnx.shape_inference.infer_shapes(plain))
     layers = tuple(layer for layer in find_layers(graph, RECOGNIZED) if gains(layer, graph))
     by_column = _by_column(layers, graph)
@@ -44,8 +46,13 @@ def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten
     known = {value.name for value in plain.graph.value_info}
     plain.graph.value_info.extend(value for value in graph.model.graph.value_info if value.name not in known)
     _drop_unused(plain.graph)
-    plain.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    plain.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
     return Rewritten(plain, layers)
+
+
+def sparse_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Give the first output of each of our operators: none of a model that was not rewritten for them."""
+    return tuple(node.output[0] for node in model.graph.node if node.domain == DOMAIN)
 
 
 def _nodes(layer: Layer, graph: Graph, gains: Gains, settings: tuple[set[str], int]) -> list[onnx.NodeProto]:
@@ -67,7 +74,8 @@ def _dense(layer: Layer) -> onnx.TensorProto:
 
 
 def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
-    inputs = [layer.x, f"{layer.output}/packed", "" if layer.bias is None else f"{layer.output}/bias", layer.residual]
+    bias = "" if layer.bias is None else f"{layer.output}/bias"
+    inputs = [layer.x, f"{layer.output}/packed", bias, layer.residual, layer.lengths]
     while not inputs[-1]:
         inputs.pop()
     low, high = layer.limits

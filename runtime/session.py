@@ -1,7 +1,7 @@
 """Sessions that skip zeros: `onnxruntime.InferenceSession`, with sparse kernels where they are faster."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -12,10 +12,10 @@ import onnxruntime as ort
 from rigl_compress.exporters.onnx_file import LARGEST_FILE, load_model
 from rigl_compress.models.errors import InputError
 from rigl_compress.runtime.costs import gains
-from rigl_compress.runtime.layers import Layer
 from rigl_compress.runtime.library import library_path, why_not
-from rigl_compress.runtime.rewrite import rewrite
+from rigl_compress.runtime.rewrite import rewrite, sparse_outputs
 
+Open = Callable[[str | bytes], ort.InferenceSession]
 CPU = "CPUExecutionProvider"
 # A library may be registered only once with the same options.
 _REGISTERED: WeakSet[ort.SessionOptions] = WeakSet()
@@ -53,26 +53,48 @@ class InferenceSession:
         chosen = list(providers or [CPU])
         self.sparse_layers: tuple[str, ...] = ()
         self.session: ort.InferenceSession | None = None
+        self._open: Open = lambda model: ort.InferenceSession(model, options, chosen, provider_options, **others)
+        self._source: str | bytes | None = source
         if _only_cpu(chosen):
-            self._open_sparse(source, options, (chosen, provider_options, others))
+            self._open_sparse(source, options)
         if self.session is None:
-            self.session = ort.InferenceSession(source, options, chosen, provider_options, **others)
+            self.session = self._open(source)
 
-    def _open_sparse(self, source: str | bytes, options: ort.SessionOptions, rest: tuple[Any, Any, Any]) -> None:
+    def _open_sparse(self, source: str | bytes, options: ort.SessionOptions) -> None:
         """Try sparse kernels; whatever goes wrong, the plain session is as good as ever."""
-        chosen, provider_options, others = rest
         reason = why_not()
         if not reason:
             try:
-                found, layers = sparse_model(source, options.intra_op_num_threads)
+                model = _load(source)
+                written = sparse_outputs(model)
+                found, layers = (source, written) if written else sparse_model(model, options.intra_op_num_threads)
                 if layers:
                     register(options)
-                    self.session = ort.InferenceSession(found, options, chosen, provider_options, **others)
-                    self.sparse_layers = tuple(layer.output for layer in layers)
+                    self.session, self.sparse_layers = self._open(found), layers
+                    self._source = None if written else source  # of a model that was rewritten there is no plain form
             except Exception as error:
-                reason = " ".join(str(error).split())[:200] or type(error).__name__
+                reason = _sentence(error)
         if reason:
-            _warn(reason)
+            _warn(reason, depth=4)
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
+        """Run the model as `onnxruntime.InferenceSession.run` does.
+
+        Where the sparse operators refuse inputs that the plain ones take, of shapes that the file did not announce, the
+        plain session takes over for good, with one warning.
+        """
+        assert self.session is not None
+        try:
+            return self.session.run(output_names, input_feed, run_options)
+        except Exception as error:
+            if not self.sparse_layers or self._source is None:
+                raise
+            refused = _sentence(error)
+        plain = self._open(self._source)
+        outputs = plain.run(output_names, input_feed, run_options)  # what is wrong for both is told by ONNX Runtime
+        self.session, self.sparse_layers = plain, ()
+        _warn(refused, depth=3)
+        return outputs
 
     def __getattr__(self, name: str) -> Any:
         if name == "session":
@@ -80,12 +102,13 @@ class InferenceSession:
         return getattr(self.session, name)
 
 
-def sparse_model(source: str | Path | bytes, threads: int = 0) -> tuple[bytes, tuple[Layer, ...]]:
-    """Rewrite a model for the sparse operators; give its bytes and the layers that gain, perhaps none."""
-    found = rewrite(_load(source), gains, threads)
+def sparse_model(source: str | Path | bytes | onnx.ModelProto, threads: int = 0) -> tuple[bytes, tuple[str, ...]]:
+    """Rewrite a model for the sparse operators; give its bytes, and the outputs of the layers that gain, if any."""
+    found = rewrite(source if isinstance(source, onnx.ModelProto) else _load(source), gains, threads)
     if found.layers and found.model.ByteSize() > LARGEST_FILE:
         raise InputError("the model is larger than 2 GiB, more than can be handed over in memory")
-    return found.model.SerializeToString() if found.layers else b"", found.layers
+    layers = tuple(layer.output for layer in found.layers)
+    return found.model.SerializeToString() if layers else b"", layers
 
 
 def register(options: ort.SessionOptions) -> None:
@@ -108,7 +131,11 @@ def _only_cpu(providers: Sequence[Any]) -> bool:
     return names == [CPU]
 
 
-def _warn(reason: str) -> None:
+def _sentence(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _warn(reason: str, depth: int) -> None:
     if reason not in _WARNED:
         _WARNED.add(reason)
-        warnings.warn(f"without sparse kernels, no faster than ONNX Runtime: {reason}", stacklevel=4)
+        warnings.warn(f"without sparse kernels, no faster than ONNX Runtime: {reason}", stacklevel=depth)

@@ -26,6 +26,7 @@ from rigl_compress.pipeline.bench.report import BenchedModel, Candidate, Compres
 from rigl_compress.pipeline.bench.sources import Source
 from rigl_compress.pipeline.bench.timing import TimingPlan, measure
 from rigl_compress.pipeline.environment import command_line, environment
+from rigl_compress.runtime.rewrite import sparse_outputs
 
 Array = NDArray[Any]
 Listener = Callable[[str, int, int], None]
@@ -58,7 +59,7 @@ def bench(sources: Sequence[Source], config: BenchConfig, listener: Listener = l
     """Benchmark models side by side. What a candidate cannot do is in the report, and the others lose nothing by it."""
     backends = [usable_backend(name) for name in config.backends]
     baseline = _baseline(sources, config.baseline)
-    prepared = [Prepared(source, load_model(source.path)) for source in sources]
+    prepared = [Prepared(source, _loaded(source.path)) for source in sources]
     for each in prepared:  # what is wrong with inputs is said before anything takes its time
         for batch in config.batches or (None,):
             inputs_for(each, batch, config.wishes)
@@ -79,6 +80,16 @@ def bench(sources: Sequence[Source], config: BenchConfig, listener: Listener = l
         command=command_line(),
         environment=environment(),
     )
+
+
+def _loaded(path: Path) -> onnx.ModelProto:
+    model = load_model(path)
+    if sparse_outputs(model):
+        raise InputError(
+            f"{path} was written with --target sparse-runtime, and its zeros cannot be counted any more: "
+            "bench what it was made from with --backend rigl, which runs the same operators"
+        )
+    return model
 
 
 def _baseline(sources: Sequence[Source], wanted: str) -> str:

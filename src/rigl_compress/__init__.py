@@ -21,6 +21,8 @@ _HOME = {
     "Topology": "rigl_compress.models.topology",
     "count_flops": "rigl_compress.models.flops",
     "export_onnx": "rigl_compress.exporters.export",
+    "export_sparse_runtime": "rigl_compress.runtime.export",
+    "kernels_library": "rigl_compress.runtime.library",
     "prune_dead_neurons": "rigl_compress.pipeline.prune.surgery",
 }
 
@@ -37,6 +39,8 @@ __all__ = [
     "__version__",
     "count_flops",
     "export_onnx",
+    "export_sparse_runtime",
+    "kernels_library",
     "prune_dead_neurons",
 ]
 
@@ -52,6 +56,8 @@ if TYPE_CHECKING:
     from rigl_compress.pipeline.train.data.samples import Split as Split
     from rigl_compress.pipeline.train.methods import Method as Method
     from rigl_compress.pipeline.train.sparsifier import Sparsifier as Sparsifier
+    from rigl_compress.runtime.export import export_sparse_runtime as export_sparse_runtime
+    from rigl_compress.runtime.library import kernels_library as kernels_library
     from rigl_compress.runtime.session import InferenceSession as InferenceSession
 
 

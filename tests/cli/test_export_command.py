@@ -8,7 +8,11 @@ import pytest
 from sparse_nets import onnx_layer, sparse_weight
 from tiny import Cli, Trainer, untouched
 
+import rigl_compress
 from rigl_compress.pipeline.workspace import Run
+from rigl_compress.runtime.library import why_not
+
+needs_kernels = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +96,9 @@ def test_a_dry_run(cli: Cli, layer: Path, tmp_path: Path) -> None:
         (["--keep-batch-norm"], "leave out --keep-batch-norm"),
         (["--network", "pruned"], "--network chooses among the networks of a run"),
         (["--inputs", "none.npz"], "none.npz is not an .npz file"),
+        (["--target", "sparse-runtme"], "no target 'sparse-runtme': did you mean 'sparse-runtime'?"),
+        (["--target", "sparse-runtime", "--encoding", "gap8"], "leave out --encoding and --values"),
+        (["--target", "sparse-runtime", "--values", "fp16"], "leave out --encoding and --values"),
     ],
 )
 def test_bad_options(cli: Cli, layer: Path, tmp_path: Path, options: list[str], message: str) -> None:
@@ -129,3 +136,34 @@ def test_an_existing_output(cli: Cli, layer: Path, tmp_path: Path) -> None:
 def test_no_picture_of_a_file(cli: Cli, layer: Path, tmp_path: Path) -> None:
     with untouched(tmp_path):
         assert "--png draws the connections of a run" in cli("inspect", layer, "--png", tmp_path / "x.png").err
+
+
+@needs_kernels
+def test_for_the_sparse_runtime(cli: Cli, tmp_path: Path) -> None:
+    onnx.save(onnx_layer(sparse_weight(0.95, (700, 1000))), tmp_path / "layer.onnx")
+    spoken = cli("export", tmp_path / "layer.onnx", "-o", tmp_path / "fast.onnx", "--target", "sparse-runtime")
+    assert (spoken.code, spoken.err) == (0, "")
+    row = next(line.split() for line in spoken.out.splitlines() if line.startswith("w "))
+    assert (row[1], row[4]) == ("700×1000", "SparseMatMul")
+    library = str(rigl_compress.kernels_library())
+    assert f"to be opened with the operators of {library}\n" in spoken.out
+    assert spoken.out.endswith(f"written to {tmp_path / 'fast.onnx'}\n")
+    looked = cli("inspect", tmp_path / "fast.onnx")
+    assert "SparseMatMul" in looked.out
+    assert "sparse-runtime" in looked.out
+    assert "y/packed" not in looked.out
+    told = json.loads(
+        cli("export", tmp_path / "layer.onnx", "-o", tmp_path / "x.onnx", "--target", "sparse-runtime", "--json").out
+    )
+    assert told["library"] == library
+    assert json.loads(cli("list", "--json").out)["sparse kernels"]["library"] == library
+    spoken = cli("export", tmp_path / "fast.onnx", "-o", tmp_path / "back.onnx")
+    assert (spoken.code, spoken.err.count("\n")) == (2, 1)
+    assert "cannot be exported again" in spoken.err
+
+
+def test_nothing_to_gain(cli: Cli, layer: Path, tmp_path: Path) -> None:
+    with untouched(tmp_path):
+        spoken = cli("export", layer, "-o", tmp_path / "fast.onnx", "--target", "sparse-runtime")
+    assert (spoken.code, spoken.err.count("\n")) == (2, 1)
+    assert why_not() or "would be faster on sparse kernels" in spoken.err

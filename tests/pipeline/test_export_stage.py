@@ -12,9 +12,12 @@ from tiny import Trainer, untouched
 from rigl_compress.exporters.export import Layout
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.pipeline.export import ExportConfig, export, read_inputs
+from rigl_compress.pipeline.export import ExportConfig, export, library_for, read_inputs
 from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.workspace import Run
+from rigl_compress.runtime import export as sparse_export
+from rigl_compress.runtime.library import kernels_library, why_not
+from rigl_compress.runtime.session import InferenceSession
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +77,29 @@ def test_a_file_that_was_exported(pruned: Run, tmp_path: Path) -> None:
     small = export(dense.path, tmp_path / "small.onnx", ExportConfig(Layout("compact", "fp16")))
     assert small.bytes < dense.bytes / 4
     assert small.metadata["recipe"] == "tiny"
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.parametrize("network", ["trained", "pruned"])
+def test_a_run_for_the_sparse_runtime(
+    pruned: Run, network: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sparse_export, "gains", lambda *_: True)
+    np.savez(tmp_path / "x.npz", anything=np.full((3, 1, 28, 28), 0.5, dtype=np.float32))
+    config = ExportConfig(network=network, inputs=tmp_path / "x.npz", target="sparse-runtime")
+    written = export(pruned.path, tmp_path / "fast.onnx", config)
+    file = {"trained": pruned.model_file, "pruned": pruned.pruned_file}[network]
+    model, x = SparseModel.load(file), torch.rand(5, 1, 28, 28)
+    session = InferenceSession(written.path)
+    assert len(session.sparse_layers) == 3
+    answers = session.run(None, {"input": x.numpy()})[0]
+    assert np.allclose(answers, model.build()(x).detach().numpy(), atol=1e-5)
+    assert written.metadata["recipe"] == "tiny"
+    assert written.metadata["source_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert library_for(written) == kernels_library()
+    (tmp_path / "x.npz").unlink()
+    with untouched(tmp_path), pytest.raises(InputError, match="exists: choose another name or add --force"):
+        export(pruned.path, tmp_path / "fast.onnx", ExportConfig(target="sparse-runtime"))
 
 
 def test_a_dry_run_writes_nothing(trained: Run, tmp_path: Path) -> None:

@@ -119,39 +119,73 @@ def test_convolutions(kernels: str, case: Any, limits: Any, threads: int, with_r
     assert_close(found, clipped(expected, limits))
 
 
-def gru(matrix: Array, x: Array, bias: Array | float, state: Array) -> Array:
-    """The equations of the ONNX standard, with linear_before_reset."""
-    states = []
-    for step in x.astype(np.float64):
-        update, reset, new = np.split(product(matrix, state.astype(np.float32)), 3, axis=1)
-        given_update, given_reset, given_new = np.split(step, 3, axis=1)
-        kept = 1 / (1 + np.exp(-(given_update + update)))
-        fresh = np.tanh(given_new + (new + bias) / (1 + np.exp(-(given_reset + reset))))
-        state = (1 - kept) * fresh + kept * state
-        states.append(state)
-    return np.array(states).reshape(len(x), *state.shape)
+def sigmoid(values: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-values)))
+
+
+def gru_step(matrix: Array, x: Array, bias: Array | float, state: Array, reset_after: bool) -> Array:
+    """The equations of the ONNX standard, for one sample."""
+    update, reset, new = np.split(product(matrix, state[None].astype(np.float32))[0], 3)
+    given_update, given_reset, given_new = np.split(x, 3)
+    kept, through = sigmoid(given_update + update), sigmoid(given_reset + reset)
+    if not reset_after:
+        new = product(matrix, (through * state)[None].astype(np.float32))[0][len(state) * 2 :]
+    fresh = np.tanh(given_new + ((new + bias) * through if reset_after else new))
+    return np.asarray((1 - kept) * fresh + kept * state)
+
+
+def gru(matrix: Array, x: Array, bias: Array | float, start: Array, options: dict[str, Any]) -> tuple[Array, Array]:
+    """One direction, sample by sample: states that no step gives are zeros."""
+    states, last = np.zeros((*x.shape[:2], matrix.shape[1])), start.astype(np.float64)
+    for sample, length in enumerate(options.get("lengths", [len(x)] * x.shape[1])):
+        steps = range(length)
+        for step in reversed(steps) if options.get("backward") else steps:
+            given = x[step, sample].astype(np.float64)
+            last[sample] = gru_step(matrix, given, bias, last[sample], options.get("reset_after", True))
+            states[step, sample] = last[sample]
+        last[sample] *= not ("lengths" in options and length == 0)  # as ONNX Runtime has it
+    return states, last
 
 
 @pytest.mark.parametrize("kernels", SETS)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=80)
 @given(
     seed=st.integers(0, 2**32),
     size=st.integers(1, 40),
     steps=st.integers(0, 6),
-    batch=st.sampled_from([1, 2, 9]),
-    given_more=st.booleans(),
+    batch=st.sampled_from([0, 1, 2, 9]),
+    given_more=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    backward=st.sampled_from([(False,), (True,), (False, True)]),
+    reset_after=st.booleans(),
     threads=THREADS,
 )
-def test_gru(kernels: str, seed: int, size: int, steps: int, batch: int, given_more: bool, threads: int) -> None:
-    rng = np.random.default_rng(seed)
-    matrix = sparse_matrix(rng, (3 * size, size), 0.2)
-    x = (3 * rng.standard_normal((steps, batch, 3 * size))).astype(np.float32)
-    bias = rng.standard_normal(size).astype(np.float32) if given_more else None
-    initial = rng.standard_normal((batch, size)).astype(np.float32) if given_more else None
-    found, last = Gru(matrix, kernels)(x, bias, initial, threads=threads)
-    start = np.zeros((batch, size)) if initial is None else initial
-    np.testing.assert_allclose(found, gru(matrix, x, 0 if bias is None else bias, start), rtol=1e-5, atol=1e-6)
-    assert_close(last, found[-1] if steps else start)
+def test_gru(
+    kernels: str,
+    seed: int,
+    size: int,
+    steps: int,
+    batch: int,
+    given_more: tuple[bool, bool, bool],
+    backward: tuple[bool, ...],
+    reset_after: bool,
+    threads: int,
+) -> None:
+    rng, ways = np.random.default_rng(seed), len(backward)
+    matrix = sparse_matrix(rng, (ways, 3 * size, size), 0.2)
+    x = (3 * rng.standard_normal((steps, batch, ways, 3 * size))).astype(np.float32)
+    with_bias, with_start, with_lengths = given_more
+    bias = rng.standard_normal((ways, size)).astype(np.float32) if with_bias and reset_after else None
+    start = rng.standard_normal((ways, batch, size)).astype(np.float32) if with_start else None
+    lengths = rng.integers(0, steps + 1, batch).astype(np.int32) if with_lengths else None
+    operator = Gru(matrix.reshape(-1, size), kernels, backward=backward, reset_after=reset_after)
+    found, last = operator(x.reshape(steps, batch, ways * 3 * size), bias, start, lengths, threads=threads)
+    for way in range(ways):
+        options: dict[str, Any] = {"backward": backward[way], "reset_after": reset_after}
+        options |= {} if lengths is None else {"lengths": lengths}
+        begin = np.zeros((batch, size)) if start is None else start[way]
+        expected, end = gru(matrix[way], x[:, :, way], 0.0 if bias is None else bias[way], begin, options)
+        np.testing.assert_allclose(found[:, way], expected, rtol=1e-5, atol=2e-6)
+        np.testing.assert_allclose(last[way], end, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("kernels", SETS)
@@ -160,8 +194,8 @@ def test_gates_far_out(kernels: str) -> None:
     x = x.reshape(-1, 1, 3)
     found, _ = Gru(np.zeros((3, 1), dtype=np.float32), kernels)(x)
     with np.errstate(over="ignore", invalid="ignore"):
-        expected = gru(np.zeros((3, 1), np.float32), x, 0.0, np.zeros((1, 1)))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        expected, _ = gru(np.zeros((3, 1), np.float32), x, 0.0, np.zeros((1, 1)), {})
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kernels", SETS)

@@ -310,61 +310,6 @@ def test_random_perceptrons(seed: int, threads: int, batch: int) -> None:
     assert largest_difference(ours.run(None, inputs), theirs.run(None, inputs)) < TOLERANCE
 
 
-def gru_net(settings: dict[str, Any], *, lengths: bool = False) -> onnx.ModelProto:
-    rng = np.random.default_rng(0)
-    directions = 2 if settings.get("direction") == "bidirectional" else 1
-    weights = {
-        "w": np.stack([sparse_weight(0.5, (48, 10))] * directions),
-        "r": np.stack([sparse_weight(0.8, (48, 16))] * directions),
-        "b": rng.standard_normal((directions, 96)),
-    }
-    inputs = ["x", "w", "r", "b", "lengths" if lengths else "", "start"]
-    node = helper.make_node("GRU", inputs, ["y", "z"], hidden_size=16, **settings)
-    shapes = {"x": [5, "n", 10], "start": [directions, "n", 16], "y": [5, directions, "n", 16]}
-    model = model_of([node], shapes, weights)
-    model.graph.output.append(helper.make_tensor_value_info("z", FLOAT, [directions, "n", 16]))
-    if lengths:
-        model.graph.initializer.append(numpy_helper.from_array(np.array([5, 3], np.int32), "lengths"))
-    return model
-
-
-@needs_kernels
-@pytest.mark.usefixtures("everything_gains")
-@pytest.mark.parametrize("batch", [1, 2, 9])
-def test_gru(batch: int) -> None:
-    assert_same(gru_net({"linear_before_reset": 1}).SerializeToString(), batch=batch, sparse=1)
-
-
-@needs_kernels
-def test_gru_whose_inputs_stay_dense(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "gains", lambda layer, _: layer.operator == "SparseGRU")
-    session = assert_same(gru_net({"linear_before_reset": 1}).SerializeToString(), sparse=1)
-    assert session.sparse_layers == ("y",)
-
-
-@needs_kernels
-@pytest.mark.usefixtures("everything_gains")
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"linear_before_reset": 1, "direction": "reverse"},
-        {"linear_before_reset": 1, "direction": "bidirectional"},
-        {"linear_before_reset": 1, "clip": 0.1},
-        {"linear_before_reset": 1, "activations": ["Sigmoid", "Relu"]},
-    ],
-    ids=["reset first", "reverse", "bidirectional", "clip", "activations"],
-)
-def test_other_gru_are_left_alone(settings: dict[str, Any]) -> None:
-    assert_same(gru_net(settings).SerializeToString(), sparse=0)
-
-
-@needs_kernels
-@pytest.mark.usefixtures("everything_gains")
-def test_gru_with_lengths_is_left_alone() -> None:
-    assert_same(gru_net({"linear_before_reset": 1}, lengths=True).SerializeToString(), batch=2, sparse=0)
-
-
 def test_without_kernels_it_warns_once_and_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "why_not", lambda: "no compiler: install one")
     model = onnx_layer(sparse_weight(0.95, (1000, 1000))).SerializeToString()

@@ -1,0 +1,70 @@
+"""What is in an ONNX file, also in one with sparse operators: there a row says which layer has which operator."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import numpy_helper
+
+from rigl_compress.exporters.contents import TensorRow
+from rigl_compress.exporters.export import ExportedModel, read_exported
+from rigl_compress.exporters.sparsify import metadata_of
+from rigl_compress.runtime.layers import Layer
+from rigl_compress.runtime.packed import size_of
+from rigl_compress.runtime.rewrite import DOMAIN, sparse_outputs
+
+LAYERS = "layers"  # the key of what is written about packed weights
+
+
+def written_about(layers: tuple[Layer, ...]) -> dict[str, dict[str, Any]]:
+    """Give what is written into a file about packed weights: the name and the shape that they had in the source."""
+    return {f"{layer.output}/packed": {"weight": weight, "shape": _shape(layer)} for layer, weight in _weights(layers)}
+
+
+def _weights(layers: tuple[Layer, ...]) -> Iterator[tuple[Layer, str]]:
+    for layer in layers:
+        yield layer, layer.nodes[0].input[1 if layer.projection is None else 2]
+        if layer.projection is not None:
+            yield layer.projection, layer.nodes[0].input[1]
+
+
+def _shape(layer: Layer) -> list[int]:
+    """Give the shape of the weights; the matrix of a grouped convolution is larger."""
+    rows, columns = layer.matrix.shape
+    kernel = layer.settings.get("kernel_shape")
+    return [rows, layer.weights // rows // prod(kernel), *kernel] if kernel else [rows, columns]
+
+
+def read_contents(path: Path) -> ExportedModel:
+    """Look into an ONNX file; packed weights are shown with the names that they had, and with their operators."""
+    found = read_exported(path)
+    model = onnx.load(path, load_external_data=False)
+    if not sparse_outputs(model):
+        return found
+    packed = dict(_packed_rows(model, metadata_of(model).get(LAYERS)))
+    rows = sorted((packed.get(row.name, row) for row in found.tensors), key=lambda row: -row.total)
+    facts = {key: value for key, value in found.metadata.items() if key != LAYERS}
+    return replace(found, tensors=tuple(rows), metadata=facts)
+
+
+def _packed_rows(model: onnx.ModelProto, written: Any) -> Iterator[tuple[str, TensorRow]]:
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.domain == DOMAIN and len(node.input) > 1 and node.input[1] in tensors:
+            tensor = tensors[node.input[1]]
+            rows, columns, nonzeros = size_of(numpy_helper.to_array(tensor).tobytes())
+            known = _known(written, tensor.name) or {"weight": tensor.name, "shape": [rows, columns]}
+            shape = tuple(known["shape"])
+            yield tensor.name, TensorRow(known["weight"], shape, nonzeros, node.op_type, tensor.ByteSize())
+
+
+def _known(written: Any, name: str) -> Mapping[str, Any] | None:
+    """Give what is written about a tensor, if it makes sense: a file can come from anywhere."""
+    found = written.get(name) if isinstance(written, dict) else None
+    if not isinstance(found, dict) or not isinstance(found.get("weight"), str):
+        return None
+    shape = found.get("shape")
+    return found if isinstance(shape, list) and all(isinstance(axis, int) for axis in shape) else None
