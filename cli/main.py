@@ -8,7 +8,20 @@ import click
 from rigl_compress import __version__
 from rigl_compress.models.errors import InputError, did_you_mean
 
-COMMANDS = ("train", "prune", "export", "bench", "run", "compare", "sweep", "inspect", "flops", "data", "list")
+COMMANDS = (
+    "train",
+    "prune",
+    "export",
+    "bench",
+    "run",
+    "compare",
+    "sweep",
+    "inspect",
+    "flops",
+    "landscape",
+    "data",
+    "list",
+)
 BAD_INPUT, INTERRUPTED = 2, 130
 
 
