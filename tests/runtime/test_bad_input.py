@@ -6,21 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from sparse_nets import onnx_layer, sparse_weight
 
 from rigl_compress.exporters.verify import largest_difference
 from rigl_compress.models.errors import InputError
 from rigl_compress.runtime import library
-from rigl_compress.runtime import session as module
 from rigl_compress.runtime.export import export_sparse_runtime
 from rigl_compress.runtime.library import is_cut_short, kernels_library, library_path, why_not
 from rigl_compress.runtime.session import InferenceSession
@@ -42,20 +39,6 @@ with warnings.catch_warnings(record=True) as told:
     np.save(sys.argv[2], sessions[1].run(None, {"x": np.load(sys.argv[3])})[0])
 print(json.dumps([len(sessions[1].sparse_layers), [str(each.message) for each in told]]))
 """
-
-
-@pytest.fixture(autouse=True)
-def warn_again() -> Iterator[None]:
-    module._WARNED.clear()
-    yield
-    module._WARNED.clear()
-
-
-@pytest.fixture
-def layer(tmp_path: Path) -> Path:
-    path = tmp_path / "layer.onnx"
-    onnx.save(onnx_layer(sparse_weight(0.95, (700, 1000))), path)
-    return path
 
 
 def expected(model: Path | bytes, inputs: dict[str, Array]) -> list[Array]:

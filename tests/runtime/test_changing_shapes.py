@@ -1,7 +1,7 @@
 """Shapes that change at run time, empty rows and columns, files changed by hand: right numbers, never a crash."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,28 +26,9 @@ CPU = ["CPUExecutionProvider"]
 TOLERANCE = 1e-5
 
 
-@pytest.fixture(autouse=True)
-def warn_again() -> Iterator[None]:
-    module._WARNED.clear()
-    yield
-    module._WARNED.clear()
-
-
-@pytest.fixture
-def layer(tmp_path: Path) -> Path:
-    path = tmp_path / "layer.onnx"
-    onnx.save(onnx_layer(sparse_weight(0.95, (700, 1000))), path)
-    return path
-
-
 def expected(model: Path | bytes, inputs: dict[str, Array]) -> list[Array]:
     found: list[Array] = ort.InferenceSession(model, providers=CPU).run(None, inputs)
     return found
-
-
-@pytest.fixture
-def everything_gains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "gains", lambda *_: True)
 
 
 def value(name: str, shape: list[Any]) -> onnx.ValueInfoProto:

@@ -1,7 +1,7 @@
 """Sessions with sparse kernels give what ONNX Runtime gives, on our files, on foreign ones, and where kernels fail."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,19 +33,6 @@ from rigl_compress.runtime.session import InferenceSession
 needs_kernels = pytest.mark.skipif(bool(why_not()), reason=why_not())
 TOLERANCE = 1e-5
 FLOAT = TensorProto.FLOAT
-
-
-@pytest.fixture(autouse=True)
-def warn_again() -> Iterator[None]:
-    module._WARNED.clear()
-    yield
-    module._WARNED.clear()
-
-
-@pytest.fixture
-def everything_gains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small layers gain nothing; here they are to run all the same."""
-    monkeypatch.setattr(module, "gains", lambda *_: True)
 
 
 def dense_session(model: bytes | str) -> ort.InferenceSession:
