@@ -88,6 +88,25 @@ struct GateTask {
   size_t size;
 };
 
+// A column of a filter: where the pixels under each of its rows lie, and which of its sums count.
+struct DepthwiseColumn {
+  const ptrdiff_t* offsets;  // [rows], from `planes` on
+  const float* weights;      // [rows]
+  const int32_t* mask;       // by pixel: -1 within the image, 0 beside it; or none
+};
+
+// One channel, one filter. Pixel number p of the output reads number p + offset of the planes. Whole vectors are read.
+struct DepthwiseTask {
+  const float* planes;
+  const DepthwiseColumn* filter;
+  int columns, rows;   // of the filter
+  size_t mask_period;  // masks repeat after so many pixels
+  float bias;
+  Clip clip;
+  float* y;
+  size_t pixels;  // of the output
+};
+
 struct KernelTable {
   const char* name;
   int lanes;
@@ -99,6 +118,7 @@ struct KernelTable {
   // out[i] = in[2 * i], out[i] = in[2 * i + 1]
   void (*split_pairs)(const float* in, size_t pairs, float* even, float* odd);
   void (*gru_gates)(const GateTask&);
+  void (*filter_channel)(const DepthwiseTask&);
 };
 
 const KernelTable* portable_kernels();

@@ -345,8 +345,10 @@ void gru_gates(const GateTask& task) {
   }
 }
 
+#include "kernels_depthwise.h"
+
 constexpr KernelTable kTable = {RIGL_NAME, kLanes,      multiply_tile, multiply_vector, pack_shifted,
-                                transpose, split_pairs, gru_gates};
+                                transpose, split_pairs, gru_gates,     filter_channel};
 
 }  // namespace
 }  // namespace rigl

@@ -69,6 +69,8 @@ def work_of(layer: Layer, graph: Graph, batch: int = ASSUMED_BATCH) -> Work:
     shape = graph.shape(layer.nodes[0].output[0])
     kernel, strides = layer.settings["kernel_shape"], layer.settings["strides"]
     images, pixels = _image(shape, len(kernel))
+    if pixels == prod(kernel) == 1:  # the kernels of products serve it
+        return Work(rows, columns, **sizes, pixels=images, images=0)
     return Work(rows, columns, **sizes, taps=prod(kernel), pixels=pixels, images=images, stride=max(strides))
 
 

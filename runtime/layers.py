@@ -14,6 +14,7 @@ from rigl_compress.runtime.packed import conv_matrix
 Array = NDArray[Any]
 Limits = tuple[float, float]
 NO_LIMITS: Limits = (-np.inf, np.inf)
+DEPTHWISE = "DepthwiseConv"  # dense, and here only to keep the layout of its sparse neighbours
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +24,7 @@ class Layer:
     operator: str
     nodes: tuple[onnx.NodeProto, ...]
     x: str
-    matrix: Array  # [outputs, inputs]; for a grouped convolution, over the inputs of all groups
+    matrix: Array  # [outputs, inputs]; for a grouped convolution, over the inputs of all groups; or [channels, taps]
     weights: int  # in the dense operator
     bias: Array | None = None
     residual: str = ""
@@ -69,8 +70,19 @@ def match_conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
         "pads": list(settings.get("pads", [0] * 2 * axes)),
         "dilations": list(settings.get("dilations", [1] * axes)),
     }
-    matrix = conv_matrix(weight, settings.get("group", 1))
+    groups = settings.get("group", 1)
+    if _by_channel(weight, groups, kept):
+        return Layer(DEPTHWISE, (node,), node.input[0], weight.reshape(groups, -1), weight.size, bias, settings=kept)
+    matrix = conv_matrix(weight, groups)
     return Layer("SparseConv", (node,), node.input[0], matrix, weight.size, bias, settings=kept)
+
+
+def _by_channel(weight: Array, groups: int, settings: Mapping[str, list[int]]) -> bool:
+    """Tell whether each channel of an image has one filter of its own, padded no farther than it reaches."""
+    if groups == 1 or weight.ndim != 4 or weight.shape[:2] != (groups, 1):
+        return False
+    reach = [(size - 1) * step for size, step in zip(weight.shape[2:], settings["dilations"], strict=True)]
+    return all(pad <= far for pad, far in zip(settings["pads"], reach * 2, strict=True))
 
 
 def match_gemm(graph: Graph, node: onnx.NodeProto) -> Layer | None:
@@ -113,7 +125,7 @@ def _fused(graph: Graph, layer: Layer, taken: set[str]) -> Layer:
 
 def _with_norm(graph: Graph, layer: Layer, follower: onnx.NodeProto) -> Layer:
     settings = attributes(follower)
-    if layer.operator != "SparseConv" or not is_standard(follower, "BatchNormalization"):
+    if layer.operator not in ("SparseConv", DEPTHWISE) or not is_standard(follower, "BatchNormalization"):
         return layer
     parts = [part for name in follower.input[1:] if (part := floats(graph, name, 1)) is not None]
     if settings.get("training_mode", 0) or len(parts) != 4:

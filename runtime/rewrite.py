@@ -12,7 +12,7 @@ from rigl_compress.exporters.onnx_file import delete
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import lift_constants
 from rigl_compress.runtime.graph import Graph
-from rigl_compress.runtime.layers import Layer, find_layers, match_conv, match_gemm, match_matmul
+from rigl_compress.runtime.layers import DEPTHWISE, Layer, find_layers, match_conv, match_gemm, match_matmul
 from rigl_compress.runtime.packed import pack_matrix
 from rigl_compress.runtime.recurrent import match_gru
 
@@ -34,10 +34,12 @@ def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten
     plain = restore(model)
     lift_constants(plain)
     graph = Graph(onnx.shape_inference.infer_shapes(plain))
-    layers = tuple(layer for layer in find_layers(graph, RECOGNIZED) if gains(layer, graph))
+    found = find_layers(graph, RECOGNIZED)
+    layers = tuple(layer for layer in found if layer.operator != DEPTHWISE and gains(layer, graph))
+    replaced = (*layers, *_between(layers, [layer for layer in found if layer.operator == DEPTHWISE]))
     by_column = _by_column(layers, graph)
-    _replace(plain, {layer.output: _nodes(layer, graph, gains, (by_column, threads)) for layer in layers}, layers)
-    for layer in layers:
+    _replace(plain, {layer.output: _nodes(layer, graph, gains, (by_column, threads)) for layer in replaced}, replaced)
+    for layer in replaced:
         plain.graph.initializer.extend(_tensors(layer))
         if layer.projection is not None:
             plain.graph.initializer.extend([*_tensors(layer.projection), _dense(layer.projection)])
@@ -46,6 +48,12 @@ def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten
     _drop_unused(plain.graph)
     plain.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return Rewritten(plain, layers)
+
+
+def _between(layers: Sequence[Layer], depthwise: Sequence[Layer]) -> list[Layer]:
+    """Choose the depthwise convolutions next to sparse layers: there ONNX Runtime would rearrange images twice."""
+    made, used = {layer.output for layer in layers}, {name for layer in layers for name in (layer.x, layer.residual)}
+    return [layer for layer in depthwise if layer.x in made or layer.output in used]
 
 
 def _nodes(layer: Layer, graph: Graph, gains: Gains, settings: tuple[set[str], int]) -> list[onnx.NodeProto]:
@@ -79,7 +87,8 @@ def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
 
 
 def _tensors(layer: Layer) -> list[onnx.TensorProto]:
-    packed = numpy_helper.from_array(pack_matrix(layer.matrix), f"{layer.output}/packed")
+    packs = np.ascontiguousarray if layer.operator == DEPTHWISE else pack_matrix
+    packed = numpy_helper.from_array(packs(layer.matrix), f"{layer.output}/packed")
     if layer.bias is None:
         return [packed]
     return [packed, numpy_helper.from_array(np.ascontiguousarray(layer.bias), f"{layer.output}/bias")]
