@@ -79,10 +79,13 @@ def match_conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
 
 def _by_channel(weight: Array, groups: int, settings: Mapping[str, list[int]]) -> bool:
     """Tell whether each channel of an image has one filter of its own, padded no farther than it reaches."""
-    if groups == 1 or weight.ndim != 4 or weight.shape[:2] != (groups, 1):
-        return False
-    reach = [(size - 1) * step for size, step in zip(weight.shape[2:], settings["dilations"], strict=True)]
-    return all(pad <= far for pad, far in zip(settings["pads"], reach * 2, strict=True))
+    return groups > 1 and weight.ndim == 4 and weight.shape[:2] == (groups, 1) and within_reach(settings)
+
+
+def within_reach(settings: Mapping[str, list[int]]) -> bool:
+    """Tell whether a window is padded no farther than it reaches."""
+    reach = [(size - 1) * step for size, step in zip(settings["kernel_shape"], settings["dilations"], strict=True)]
+    return all(0 <= pad <= far for pad, far in zip(settings["pads"], reach * 2, strict=True))
 
 
 def match_gemm(graph: Graph, node: onnx.NodeProto) -> Layer | None:

@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 from rigl_compress.exporters.onnx_file import delete
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import lift_constants
+from rigl_compress.runtime.dense import POOL, STEM, dense_neighbours
 from rigl_compress.runtime.graph import Graph
 from rigl_compress.runtime.layers import DEPTHWISE, Layer, find_layers, match_conv, match_gemm, match_matmul
 from rigl_compress.runtime.packed import pack_matrix
@@ -36,7 +37,7 @@ def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten
     graph = Graph(onnx.shape_inference.infer_shapes(plain))
     found = find_layers(graph, RECOGNIZED)
     layers = tuple(layer for layer in found if layer.operator != DEPTHWISE and gains(layer, graph))
-    replaced = (*layers, *_between(layers, [layer for layer in found if layer.operator == DEPTHWISE]))
+    replaced = (*layers, *dense_neighbours(graph, found, layers))
     by_column = _by_column(layers, graph)
     _replace(plain, {layer.output: _nodes(layer, graph, gains, (by_column, threads)) for layer in replaced}, replaced)
     for layer in replaced:
@@ -48,12 +49,6 @@ def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten
     _drop_unused(plain.graph)
     plain.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return Rewritten(plain, layers)
-
-
-def _between(layers: Sequence[Layer], depthwise: Sequence[Layer]) -> list[Layer]:
-    """Choose the depthwise convolutions next to sparse layers: there ONNX Runtime would rearrange images twice."""
-    made, used = {layer.output for layer in layers}, {name for layer in layers for name in (layer.x, layer.residual)}
-    return [layer for layer in depthwise if layer.x in made or layer.output in used]
 
 
 def _nodes(layer: Layer, graph: Graph, gains: Gains, settings: tuple[set[str], int]) -> list[onnx.NodeProto]:
@@ -75,7 +70,8 @@ def _dense(layer: Layer) -> onnx.TensorProto:
 
 
 def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
-    inputs = [layer.x, f"{layer.output}/packed", "" if layer.bias is None else f"{layer.output}/bias", layer.residual]
+    packed = "" if layer.operator == POOL else f"{layer.output}/packed"
+    inputs = [layer.x, packed, "" if layer.bias is None else f"{layer.output}/bias", layer.residual]
     while not inputs[-1]:
         inputs.pop()
     low, high = layer.limits
@@ -87,7 +83,9 @@ def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
 
 
 def _tensors(layer: Layer) -> list[onnx.TensorProto]:
-    packs = np.ascontiguousarray if layer.operator == DEPTHWISE else pack_matrix
+    if layer.operator == POOL:
+        return []
+    packs = np.ascontiguousarray if layer.operator in (DEPTHWISE, STEM) else pack_matrix
     packed = numpy_helper.from_array(packs(layer.matrix), f"{layer.output}/packed")
     if layer.bias is None:
         return [packed]
