@@ -135,9 +135,14 @@ void DepthwiseConv::run(const ConvCall& call, const Threads& threads) const {
   const std::size_t image = size(call.height * call.width);
   // Zeros around an image stay from channel to channel: a piece of work sets them once.
   const std::size_t pieces = std::min(call.batch * all, static_cast<std::size_t>(threads.count) * 4);
+  // A filter of one place reads the images where they are.
+  const bool direct = rows * columns == 1 && layout.row_stride == 1 && layout.column_stride == 1;
   for_each(threads, pieces, [&](std::size_t piece) {
-    float* planes = scratch().activations.floats(layout.total);
-    std::fill(planes, planes + layout.total, 0.0f);
+    float* planes = nullptr;
+    if (!direct) {
+      planes = scratch().activations.floats(layout.total);
+      std::fill(planes, planes + layout.total, 0.0f);
+    }
     std::vector<float> turned(rows * columns);
     std::vector<DepthwiseColumn> filter;
     for (std::size_t c = 0; c < columns; ++c) {
@@ -146,11 +151,15 @@ void DepthwiseConv::run(const ConvCall& call, const Threads& threads) const {
     }
     const std::size_t end = call.batch * all * (piece + 1) / pieces;
     for (std::size_t i = call.batch * all * piece / pieces; i < end; ++i) {
-      fill_planes(layout, kernels_, call.x + i * image, planes + layout.margin);
+      const float* from = call.x + i * image;
+      if (!direct) {
+        fill_planes(layout, kernels_, from, planes + layout.margin);
+        from = planes + layout.margin;
+      }
       const float* weights = weights_.data() + i % all * rows * columns;
       for (std::size_t t = 0; t < rows * columns; ++t) turned[t % columns * rows + t / columns] = weights[t];
       const float bias = call.bias == nullptr ? 0.0f : call.bias[i % all];
-      kernels_.filter_channel({planes + layout.margin, filter.data(), static_cast<int>(columns), static_cast<int>(rows),
+      kernels_.filter_channel({from, filter.data(), static_cast<int>(columns), static_cast<int>(rows),
                                layout.mask_period, bias, call.clip, call.y + i * layout.pixels, layout.pixels});
     }
   });

@@ -63,7 +63,23 @@ void filter_three(const DepthwiseTask& task) {
   }
 }
 
+// One by one: scaled and shifted. Nothing behind the last pixel is read.
+void filter_one(const DepthwiseTask& task) {
+  const Vector weight = spread(task.filter[0].weights[0]), bias = spread(task.bias);
+  const float* x = task.planes + task.filter[0].offsets[0];
+  const size_t pixels = task.pixels, whole = pixels / kLanes * kLanes;
+  const Clip clip = task.clip;
+  float* y = task.y;
+  for (size_t place = 0; place < whole; place += kLanes) {
+    store(y + place, clipped(bias + weight * load(x + place), clip));
+  }
+  if (whole == pixels) return;
+  const Vector end = clipped(bias + weight * load_part(x + whole, static_cast<int>(pixels - whole)), clip);
+  memcpy(y + whole, &end, sizeof(float) * (pixels - whole));
+}
+
 void filter_channel(const DepthwiseTask& task) {
+  if (task.rows == 1 && task.columns == 1) return filter_one(task);
   const bool three = task.rows == 3 && task.columns == 3 && task.filter[0].mask != nullptr &&
                      task.filter[1].mask == nullptr && task.filter[2].mask != nullptr;
   three ? filter_three(task) : filter_any(task);

@@ -13,12 +13,15 @@ from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import lift_constants
 from rigl_compress.runtime.dense import POOL, STEM, dense_neighbours
 from rigl_compress.runtime.graph import Graph
-from rigl_compress.runtime.layers import DEPTHWISE, Layer, find_layers, match_conv, match_gemm, match_matmul
+from rigl_compress.runtime.layers import DEPTHWISE, Layer, find_layers, match_conv, match_gemm, match_matmul, match_norm
 from rigl_compress.runtime.packed import pack_matrix
 from rigl_compress.runtime.recurrent import match_gru
 
 DOMAIN = "rigl_compress"
-RECOGNIZED = {"Conv": match_conv, "Gemm": match_gemm, "MatMul": match_matmul, "GRU": match_gru}
+RECOGNIZED = {
+    **{"Conv": match_conv, "Gemm": match_gemm, "MatMul": match_matmul, "GRU": match_gru},
+    "BatchNormalization": match_norm,
+}
 Gains = Callable[[Layer, Graph], bool]
 
 

@@ -307,6 +307,24 @@ def test_dense_layers_before_sparse_ones(case: str, monkeypatch: pytest.MonkeyPa
 
 
 @needs_kernels
+@pytest.mark.usefixtures("everything_gains")
+def test_normalisation_before_a_convolution() -> None:
+    """As in wide residual networks: a sum is normalised for the next convolution, and added as it is after it."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("BatchNormalization", ["a", "s", "h", "m", "v"], ["n"], epsilon=0.1),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("Conv", ["r", "w2"], ["c"]),
+        helper.make_node("Add", ["a", "c"], ["y"]),
+    ]
+    weights = {"w": sparse_weight(0.5, (6, 4, 1, 1)), "w2": sparse_weight(0.5, (6, 6, 1, 1), 1), **NORM}
+    model = model_of(nodes, {"x": ["n", 4, 5, 7], "y": ["n", 6, 5, 7]}, weights)
+    assert_same(model.SerializeToString(), sparse=2)
+    found = [node.op_type for node in rewrite(model, lambda *_: True).model.graph.node]
+    assert found == ["SparseConv", "DepthwiseConv", "SparseConv"]
+
+
+@needs_kernels
 def test_without_sparse_layers_dense_ones_stay_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "gains", lambda *_: False)
     assert_same(stem_net(WINDOW).SerializeToString(), sparse=0)
