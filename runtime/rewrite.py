@@ -23,6 +23,7 @@ RECOGNIZED = {
     "BatchNormalization": match_norm,
 }
 Gains = Callable[[Layer, Graph], bool]
+Together = Callable[[Sequence[Layer], Sequence[Layer], Graph], Sequence[Layer]]
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,19 @@ class Rewritten:
     layers: tuple[Layer, ...]
 
 
-def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten:
-    """Give a copy in which each layer that gains is one sparse operator. Weights may be encoded in any way of ours."""
+def rewrite(
+    model: onnx.ModelProto, gains: Gains, threads: int = 0, together: Together = lambda chosen, *_: chosen
+) -> Rewritten:
+    """Give a copy in which each layer that gains is one sparse operator. Weights may be encoded in any way of ours.
+
+    `together` has the last word: given the layers that gain and all that were found, it gives those to take.
+    """
     plain = restore(model)
     lift_constants(plain)
     graph = Graph(onnx.shape_inference.infer_shapes(plain))
     found = find_layers(graph, RECOGNIZED)
-    layers = tuple(layer for layer in found if layer.operator != DEPTHWISE and gains(layer, graph))
+    gaining = [layer for layer in found if layer.operator != DEPTHWISE and gains(layer, graph)]
+    layers = tuple(together(gaining, found, graph))
     replaced = (*layers, *dense_neighbours(graph, found, layers))
     by_column = _by_column(layers, graph)
     _replace(plain, {layer.output: _nodes(layer, graph, gains, (by_column, threads)) for layer in replaced}, replaced)

@@ -11,7 +11,7 @@ import onnxruntime as ort
 
 from rigl_compress.exporters.onnx_file import LARGEST_FILE, load_model
 from rigl_compress.models.errors import InputError
-from rigl_compress.runtime.costs import gains
+from rigl_compress.runtime.costs import gains, saving_together
 from rigl_compress.runtime.layers import Layer
 from rigl_compress.runtime.library import library_path, why_not
 from rigl_compress.runtime.rewrite import rewrite
@@ -82,7 +82,7 @@ class InferenceSession:
 
 def sparse_model(source: str | Path | bytes, threads: int = 0) -> tuple[bytes, tuple[Layer, ...]]:
     """Rewrite a model for the sparse operators; give its bytes and the layers that gain, perhaps none."""
-    found = rewrite(_load(source), gains, threads)
+    found = rewrite(_load(source), gains, threads, saving_together)
     if found.layers and found.model.ByteSize() > LARGEST_FILE:
         raise InputError("the model is larger than 2 GiB, more than can be handed over in memory")
     return found.model.SerializeToString() if found.layers else b"", found.layers

@@ -46,6 +46,7 @@ def warn_again() -> Iterator[None]:
 def everything_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small layers gain nothing; here they are to run all the same."""
     monkeypatch.setattr(module, "gains", lambda *_: True)
+    monkeypatch.setattr(module, "saving_together", lambda chosen, *_: chosen)
 
 
 def dense_session(model: bytes | str) -> ort.InferenceSession:
@@ -300,6 +301,7 @@ def test_dense_layers_before_sparse_ones(case: str, monkeypatch: pytest.MonkeyPa
     model, operators = DENSE_NEIGHBOURS[case]
     only_sparse = lambda layer, _: np.count_nonzero(layer.matrix) < 0.9 * layer.matrix.size  # noqa: E731
     monkeypatch.setattr(module, "gains", only_sparse)
+    monkeypatch.setattr(module, "saving_together", lambda chosen, *_: chosen)
     for batch in (1, 2):
         assert_same(model.SerializeToString(), batch=batch, sparse=1)
     found = [node.op_type for node in rewrite(model, only_sparse).model.graph.node if node.domain == DOMAIN]
@@ -322,6 +324,17 @@ def test_normalisation_before_a_convolution() -> None:
     assert_same(model.SerializeToString(), sparse=2)
     found = [node.op_type for node in rewrite(model, lambda *_: True).model.graph.node]
     assert found == ["SparseConv", "DepthwiseConv", "SparseConv"]
+
+
+@needs_kernels
+@pytest.mark.parametrize(("dense_ones", "sparse"), [(0, 1), (15, 0)])
+def test_one_sparse_convolution_among_many_dense_ones_is_left_alone(dense_ones: int, sparse: int) -> None:
+    weights = {f"w{n}": np.full((256, 256, 1, 1), 1e-3) for n in range(dense_ones)}
+    weights["w"] = sparse_weight(0.95, (256, 256, 1, 1))
+    names = ["x", *(f"v{n}" for n in range(dense_ones)), "y"]
+    nodes = [helper.make_node("Conv", [a, w], [b]) for (a, b), w in zip(pairwise(names), weights, strict=True)]
+    model = model_of(nodes, {"x": [1, 256, 14, 14], "y": [1, 256, 14, 14]}, weights)
+    assert_same(model.SerializeToString(), batch=1, sparse=sparse)
 
 
 @needs_kernels
