@@ -113,10 +113,10 @@ struct StemTask {
   const float* x;
   const ptrdiff_t* offsets;  // [columns]
   const float* weights;      // [columns][kStemRows]
-  size_t columns;
-  size_t width;       // pixels
-  int rows;           // outputs, at most kStemRows
-  const float* bias;  // [rows], or none
+  size_t columns, chunk;     // a chunk is as many as belong to a channel
+  size_t width;              // pixels
+  int rows;                  // outputs, at most kStemRows
+  const float* bias;         // [rows], or none
   Clip clip;
   float* y;
   size_t y_pitch;

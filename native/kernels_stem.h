@@ -8,22 +8,15 @@ RIGL_INLINE void store_part(float* to, Vector value, size_t count) {
   }
 }
 
-// Sums of so many products are added up: one long sum would round more than the runtime's own kernels do.
-constexpr size_t kStemChunk = 24;
-
-// Four outputs, `kVectors` vectors of pixels: the sums of a chunk of columns stay in registers.
+// Four outputs, `kVectors` vectors of pixels: the sums of a chunk of columns stay in registers. Products are added in the
+// order of the runtime's own kernel, channel by channel and the bias last: what both round, they round alike.
 template <int kVectors>
 RIGL_INLINE void multiply_pixels(const StemTask& task, size_t first) {
   const float *x = task.x + first, *weights = task.weights;
   const ptrdiff_t* offsets = task.offsets;
-  Vector totals[kStemRows][kVectors];
-  for (int r = 0; r < kStemRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      totals[r][v] = spread(task.bias != nullptr && r < task.rows ? task.bias[r] : 0.0f);
-    }
-  }
-  for (size_t begin = 0; begin < task.columns; begin += kStemChunk) {
-    const size_t end = begin + kStemChunk < task.columns ? begin + kStemChunk : task.columns;
+  Vector totals[kStemRows][kVectors] = {};
+  for (size_t begin = 0; begin < task.columns; begin += task.chunk) {
+    const size_t end = begin + task.chunk < task.columns ? begin + task.chunk : task.columns;
     Vector sums[kStemRows][kVectors] = {};
     for (size_t k = begin; k < end; ++k, weights += kStemRows) {
       const float* from = x + offsets[k];
@@ -42,9 +35,10 @@ RIGL_INLINE void multiply_pixels(const StemTask& task, size_t first) {
     }
   }
   for (int r = 0; r < task.rows; ++r) {
+    const Vector bias = spread(task.bias != nullptr ? task.bias[r] : 0.0f);
     for (int v = 0; v < kVectors; ++v) {
       const size_t place = first + static_cast<size_t>(v * kLanes);
-      store_part(task.y + static_cast<size_t>(r) * task.y_pitch + place, clipped(totals[r][v], task.clip),
+      store_part(task.y + static_cast<size_t>(r) * task.y_pitch + place, clipped(totals[r][v] + bias, task.clip),
                  task.width - place);
     }
   }

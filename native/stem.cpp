@@ -127,6 +127,7 @@ void StemConv::run(const ConvCall& call, const Threads& threads) const {
     task.x = planes + image * all * plane + row * size(shape_.rows.stride) * made.pitch;
     task.offsets = offsets.data();
     task.columns = columns_;
+    task.chunk = size(shape_.taps());
     task.width = size(width);
     task.clip = call.clip;
     task.y_pitch = pixels;
