@@ -101,7 +101,7 @@ void fill_planes(const Layout& layout, const KernelTable& kernels, const float* 
     std::memcpy(planes + layout.top * width, image, size(layout.height) * width * sizeof(float));
     return;
   }
-  const bool pairs = stride == 2 && lanes == 2 && layout.lanes[0].start == 0 && layout.lanes[1].start == 1;
+  const bool pairs = stride == 2 && lanes_hold_all(layout);
   for (std::size_t row = 0; row < size(layout.height); ++row, image += width) {
     const std::size_t place = layout.top + row, phase = place % size(layout.row_stride);
     float* to = planes + phase * lanes * layout.plane + place / size(layout.row_stride) * layout.out_width;

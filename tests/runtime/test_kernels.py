@@ -216,6 +216,16 @@ def test_depthwise_keeps_nan_among_neighbours(kernels: str, stride: int, size: i
         assert_close(Depthwise(weight, window, kernels)(x), convolution(weight, x, window))
 
 
+@pytest.mark.parametrize("kernels", SETS)
+@pytest.mark.parametrize("size", [(2, 3), (5, 9), (8, 8)])
+def test_depthwise_leaves_out_the_last_column(kernels: str, size: tuple[int, int]) -> None:
+    """Two by two in steps of two: of an odd width the last column is never read."""
+    rng = np.random.default_rng(0)
+    weight, window = rng.standard_normal((3, 1, 2, 2)).astype(np.float32), Window((2, 2), groups=3)
+    x = rng.standard_normal((2, 3, *size)).astype(np.float32)
+    assert_close(Depthwise(weight, window, kernels)(x), convolution(weight, x, window))
+
+
 def test_filters_that_do_not_fit() -> None:
     weight = np.ones((2, 1, 3, 3), dtype=np.float32)
     with pytest.raises(InputError, match="for such filters"):
