@@ -11,7 +11,6 @@
 #include "depthwise.h"
 #include "gru.h"
 #include "matmul.h"
-#include "stem.h"
 
 #if defined(_WIN32)
 #define RIGL_EXPORT extern "C" __declspec(dllexport)
@@ -89,29 +88,6 @@ RIGL_EXPORT void rigl_depthwise_run(void* handle, const ConvCall* call, int thre
 }
 
 RIGL_EXPORT void rigl_depthwise_destroy(void* handle) { delete static_cast<DepthwiseConv*>(handle); }
-
-RIGL_EXPORT void* rigl_stem_create(const float* weights, std::size_t count, std::size_t outputs,
-                                   const ConvShape* shape, const char* kernels_name) {
-  const std::vector<float> filters(weights, weights + count);
-  const KernelTable* table = wanted(kernels_name);
-  if (table == nullptr || !check_stem(count, outputs, *shape).empty()) return nullptr;
-  return new (std::nothrow) StemConv(filters, outputs, *shape, *table);
-}
-
-RIGL_EXPORT void rigl_stem_run(void* handle, const ConvCall* call, int threads) {
-  static_cast<StemConv*>(handle)->run(*call, {threads, run_in_turn, nullptr});
-}
-
-RIGL_EXPORT void rigl_stem_destroy(void* handle) { delete static_cast<StemConv*>(handle); }
-
-// Gives whether the window fits.
-RIGL_EXPORT int rigl_max_pool(const ConvCall* call, std::size_t channels, const ConvShape* shape,
-                              const char* kernels_name, int threads) {
-  const KernelTable* table = wanted(kernels_name);
-  if (table == nullptr || !check_padding(*shape).empty()) return 0;
-  max_pool(*call, channels, *shape, *table, {threads, run_in_turn, nullptr});
-  return 1;
-}
 
 RIGL_EXPORT void* rigl_gru_create(const void* bytes, std::size_t size, const char* kernels_name) {
   SparseMatrix matrix;

@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "stem.h"
-
 namespace rigl {
 namespace {
 
@@ -122,8 +120,13 @@ void fill_planes(const Layout& layout, const KernelTable& kernels, const float* 
 }  // namespace
 
 std::string check_depthwise(const std::vector<float>& weights, const ConvShape& shape) {
-  const std::string wrong = check_padding(shape);
-  if (!wrong.empty()) return wrong;
+  for (const Axis& axis : {shape.rows, shape.columns}) {
+    const std::string wrong = check_axis(axis);
+    if (!wrong.empty()) return wrong;
+    // The zeros are laid down around each image: no more of them than the filter reaches.
+    const std::int64_t reach = axis.dilation * (axis.kernel - 1);
+    if (std::max(axis.pad_begin, axis.pad_end) > reach) return "a convolution with more padding than its kernel reaches";
+  }
   const auto taps = static_cast<std::size_t>(shape.taps());
   return weights.empty() || weights.size() % taps != 0 ? "the filters do not fit the shape of the kernel" : "";
 }

@@ -107,29 +107,6 @@ struct DepthwiseTask {
   size_t pixels;  // of the output
 };
 
-// One row of pixels for a few outputs of a dense convolution. Whole vectors are read at each offset.
-constexpr int kStemRows = 4;
-struct StemTask {
-  const float* x;
-  const ptrdiff_t* offsets;  // [columns]
-  const float* weights;      // [columns][kStemRows]
-  size_t columns, chunk;     // a chunk is as many as belong to a channel
-  size_t width;              // pixels
-  int rows;                  // outputs, at most kStemRows
-  const float* bias;         // [rows], or none
-  Clip clip;
-  float* y;
-  size_t y_pitch;
-};
-
-struct PoolTask {
-  const float* x;
-  const ptrdiff_t* offsets;
-  size_t taps;
-  float* y;
-  size_t width;
-};
-
 struct KernelTable {
   const char* name;
   int lanes;
@@ -142,8 +119,6 @@ struct KernelTable {
   void (*split_pairs)(const float* in, size_t pairs, float* even, float* odd);
   void (*gru_gates)(const GateTask&);
   void (*filter_channel)(const DepthwiseTask&);
-  void (*multiply_stem)(const StemTask&);
-  void (*pool_row)(const PoolTask&);
 };
 
 const KernelTable* portable_kernels();

@@ -346,10 +346,9 @@ void gru_gates(const GateTask& task) {
 }
 
 #include "kernels_depthwise.h"
-#include "kernels_stem.h"
 
-constexpr KernelTable kTable = {RIGL_NAME,   kLanes,    multiply_tile,  multiply_vector, pack_shifted, transpose,
-                                split_pairs, gru_gates, filter_channel, multiply_stem,   pool_row};
+constexpr KernelTable kTable = {RIGL_NAME, kLanes,      multiply_tile, multiply_vector, pack_shifted,
+                                transpose, split_pairs, gru_gates,     filter_channel};
 
 }  // namespace
 }  // namespace rigl

@@ -1,5 +1,5 @@
 // The kernels as operators of ONNX Runtime: SparseConv, SparseMatMul and SparseGRU in the domain
-// "rigl_compress", and next to them DepthwiseConv, DenseConv and MaxPool, which keep the layout.
+// "rigl_compress", and next to them DepthwiseConv, which keeps the layout.
 #include <array>
 #include <cstring>
 #include <exception>
@@ -17,7 +17,6 @@
 #include "gru.h"
 #include "matmul.h"
 #include "ort_api.h"
-#include "stem.h"
 
 #if defined(_WIN32)
 #define RIGL_EXPORT extern "C" __declspec(dllexport)
@@ -205,29 +204,6 @@ std::vector<float> filters(const ort::Api& api, const ort::KernelInfo* info) {
   return std::vector<float>(data, data + count_of(shape_of(api, value)));
 }
 
-// What the dense operators share: images of two axes, and the shape of the output.
-struct Images {
-  Tensor x;
-  std::int64_t height, width;
-  float* y;
-
-  Images(const ort::Api& api, ort::KernelContext* context, const ConvShape& shape, std::size_t channels,
-         std::size_t outputs)
-      : x(input(api, context, 0)) {
-    if (x.shape.size() != 4 || (channels > 0 && x.shape[1] != static_cast<std::int64_t>(channels))) {
-      throw Problem("the input of a convolution does not fit its filters");
-    }
-    height = shape.rows.output(x.shape[2]);
-    width = shape.columns.output(x.shape[3]);
-    if (height < 1 || width < 1) throw Problem("the input of a convolution is smaller than its kernel");
-    y = output(api, context, {x.shape[0], outputs > 0 ? static_cast<std::int64_t>(outputs) : x.shape[1], height, width});
-  }
-
-  ConvCall call(const float* bias, Clip clip) const {
-    return {x.data, static_cast<std::size_t>(x.shape[0]), x.shape[2], x.shape[3], bias, nullptr, y, clip};
-  }
-};
-
 struct DepthwiseKernel {
   Settings settings;
   DepthwiseConv conv;
@@ -243,58 +219,16 @@ struct DepthwiseKernel {
   }
 
   void compute(ort::KernelContext* context) {
-    const Tensor bias = input(settings.api, context, 2);
-    const Images images(settings.api, context, conv.shape(), conv.channels(), conv.channels());
+    const Tensor x = input(settings.api, context, 0), bias = input(settings.api, context, 2);
+    if (x.shape.size() != 4 || x.shape[1] != static_cast<std::int64_t>(conv.channels())) {
+      throw Problem("the input of a convolution does not fit its filters");
+    }
+    const std::int64_t height = conv.shape().rows.output(x.shape[2]), width = conv.shape().columns.output(x.shape[3]);
+    if (height < 1 || width < 1) throw Problem("the input of a convolution is smaller than its kernel");
+    float* y = output(settings.api, context, {x.shape[0], x.shape[1], height, width});
     Pool pool = {&settings.api, context};
-    conv.run(images.call(bias_of(bias, conv.channels()), settings.clip), {settings.threads, run_in_pool, &pool});
-  }
-};
-
-struct StemKernel {
-  Settings settings;
-  StemConv conv;
-
-  static constexpr const char* kName = "DenseConv";
-  static constexpr std::size_t kInputs = 3, kOutputs = 1;
-  static constexpr ort::ElementType kWeights = ort::kFloat;
-
-  StemKernel(const ort::Api& api, const ort::KernelInfo* info) : settings(api, info), conv(made(api, info)) {}
-
-  static StemConv made(const ort::Api& api, const ort::KernelInfo* info) {
-    const std::vector<float> weights = filters(api, info);
-    const std::vector<std::int64_t> sizes = shape_of(api, weight_tensor(api, info));
-    const ConvShape shape = conv_shape(api, info);
-    const std::size_t outputs = sizes.empty() ? 0 : static_cast<std::size_t>(sizes[0]);
-    const std::string wrong = check_stem(weights.size(), outputs, shape);
-    if (!wrong.empty()) throw Problem(wrong);
-    return StemConv(weights, outputs, shape, kernels());
-  }
-
-  void compute(ort::KernelContext* context) {
-    const Tensor bias = input(settings.api, context, 2);
-    const Images images(settings.api, context, conv.shape(), conv.channels(), conv.outputs());
-    Pool pool = {&settings.api, context};
-    conv.run(images.call(bias_of(bias, conv.outputs()), settings.clip), {settings.threads, run_in_pool, &pool});
-  }
-};
-
-struct PoolKernel {
-  Settings settings;
-  ConvShape shape;
-
-  static constexpr const char* kName = "MaxPool";
-  static constexpr std::size_t kInputs = 1, kOutputs = 1;
-  static constexpr ort::ElementType kWeights = ort::kFloat;
-
-  PoolKernel(const ort::Api& api, const ort::KernelInfo* info) : settings(api, info), shape(conv_shape(api, info)) {
-    const std::string wrong = check_padding(shape);
-    if (!wrong.empty()) throw Problem(wrong);
-  }
-
-  void compute(ort::KernelContext* context) {
-    const Images images(settings.api, context, shape, 0, 0);
-    Pool pool = {&settings.api, context};
-    max_pool(images.call(nullptr, settings.clip), static_cast<std::size_t>(images.x.shape[1]), shape, kernels(),
+    conv.run({x.data, static_cast<std::size_t>(x.shape[0]), x.shape[2], x.shape[3], bias_of(bias, conv.channels()),
+              nullptr, y, settings.clip},
              {settings.threads, run_in_pool, &pool});
   }
 };
@@ -434,9 +368,8 @@ RIGL_EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options, const o
     return ort::Api{base->get_api(1)}.create_status(ort::kFail, "rigl_compress needs ONNX Runtime 1.18 or newer");
   }
   const ort::Api api{table};
-  static const std::array<ort::CustomOp, 6> ops = {describe_conv(),        describe<MatMulKernel>(),
-                                                   describe<GruKernel>(),  describe<DepthwiseKernel>(),
-                                                   describe<StemKernel>(), describe<PoolKernel>()};
+  static const std::array<ort::CustomOp, 4> ops = {describe_conv(), describe<MatMulKernel>(), describe<GruKernel>(),
+                                                   describe<DepthwiseKernel>()};
   // Sessions do not own the domain: one serves them all, for as long as the process lives.
   static std::mutex mutex;
   static ort::CustomOpDomain* domain = nullptr;

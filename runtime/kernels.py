@@ -84,11 +84,6 @@ def _library() -> ctypes.CDLL:
     library.rigl_depthwise_create.argtypes = [c_void_p, c_size_t, POINTER(_ConvShape), c_char_p]
     library.rigl_depthwise_run.argtypes = [c_void_p, POINTER(_ConvCall), c_int]
     library.rigl_depthwise_destroy.argtypes = [c_void_p]
-    library.rigl_stem_create.restype = c_void_p
-    library.rigl_stem_create.argtypes = [c_void_p, c_size_t, c_size_t, POINTER(_ConvShape), c_char_p]
-    library.rigl_stem_run.argtypes = [c_void_p, POINTER(_ConvCall), c_int]
-    library.rigl_stem_destroy.argtypes = [c_void_p]
-    library.rigl_max_pool.argtypes = [POINTER(_ConvCall), c_size_t, POINTER(_ConvShape), c_char_p, c_int]
     library.rigl_gru_create.restype = c_void_p
     library.rigl_gru_create.argtypes = [c_char_p, c_size_t, c_char_p]
     library.rigl_gru_run.argtypes = [c_void_p, POINTER(_GruCall), c_int]
@@ -222,42 +217,6 @@ class Depthwise:
 
     def __del__(self) -> None:
         self._destroy(self._handle)
-
-
-class Stem:
-    """A dense convolution of images with few channels."""
-
-    def __init__(self, weight: Array, window: Window | None = None, kernels: str = "") -> None:
-        self.window, self.rows, self.kernel = window or Window(), weight.shape[0], weight.shape[2:]
-        weight = np.ascontiguousarray(weight, dtype=np.float32)
-        self._destroy = _library().rigl_stem_destroy
-        shape = _conv_shape(self.window, self.kernel)
-        self._handle = _library().rigl_stem_create(_data(weight), weight.size, self.rows, shape, kernels.encode())
-        if not self._handle:
-            raise InputError(f"no kernels {kernels!r} for such filters: choose one of {', '.join(kernel_sets())}")
-
-    def __call__(self, x: Array, bias: Array | None = None, limits: Limits = NO_LIMITS, *, threads: int = 1) -> Array:
-        """Convolve, add the bias, cut off at the limits."""
-        x = np.ascontiguousarray(x, dtype=np.float32)
-        batch, _, height, width = x.shape
-        y = np.empty((batch, self.rows, *self.window.output((height, width), self.kernel)), dtype=np.float32)
-        call = _ConvCall(_data(x), batch, height, width, _data(bias), None, _data(y), *limits)
-        _library().rigl_stem_run(self._handle, call, threads)
-        return y
-
-    def __del__(self) -> None:
-        self._destroy(self._handle)
-
-
-def max_pool(x: Array, kernel: Sequence[int], window: Window, kernels: str = "", threads: int = 1) -> Array:
-    """Give the largest pixel under each place of a window."""
-    x = np.ascontiguousarray(x, dtype=np.float32)
-    batch, channels, height, width = x.shape
-    y = np.empty((batch, channels, *window.output((height, width), kernel)), dtype=np.float32)
-    call = _ConvCall(_data(x), batch, height, width, None, None, _data(y), *NO_LIMITS)
-    if not _library().rigl_max_pool(call, channels, _conv_shape(window, kernel), kernels.encode(), threads):
-        raise InputError(f"no kernels {kernels!r} for such a window: choose one of {', '.join(kernel_sets())}")
-    return y
 
 
 class Gru:

@@ -79,10 +79,10 @@ def match_conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
 
 def _by_channel(weight: Array, groups: int, settings: Mapping[str, list[int]]) -> bool:
     """Tell whether each channel of an image has one filter of its own, padded no farther than it reaches."""
-    return groups > 1 and weight.ndim == 4 and weight.shape[:2] == (groups, 1) and within_reach(settings)
+    return groups > 1 and weight.ndim == 4 and weight.shape[:2] == (groups, 1) and _within_reach(settings)
 
 
-def within_reach(settings: Mapping[str, list[int]]) -> bool:
+def _within_reach(settings: Mapping[str, list[int]]) -> bool:
     """Tell whether a window is padded no farther than it reaches."""
     reach = [(size - 1) * step for size, step in zip(settings["kernel_shape"], settings["dilations"], strict=True)]
     return all(0 <= pad <= far for pad, far in zip(settings["pads"], reach * 2, strict=True))

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from rigl_compress.exporters.onnx_file import delete
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import lift_constants
-from rigl_compress.runtime.dense import POOL, STEM, dense_neighbours
+from rigl_compress.runtime.dense import dense_neighbours
 from rigl_compress.runtime.graph import Graph
 from rigl_compress.runtime.layers import DEPTHWISE, Layer, find_layers, match_conv, match_gemm, match_matmul, match_norm
 from rigl_compress.runtime.packed import pack_matrix
@@ -47,7 +47,7 @@ def rewrite(
     found = find_layers(graph, RECOGNIZED)
     gaining = [layer for layer in found if layer.operator != DEPTHWISE and gains(layer, graph)]
     layers = tuple(together(gaining, found, graph))
-    replaced = (*layers, *dense_neighbours(graph, found, layers))
+    replaced = (*layers, *dense_neighbours(found, layers))
     by_column = _by_column(layers, graph)
     _replace(plain, {layer.output: _nodes(layer, graph, gains, (by_column, threads)) for layer in replaced}, replaced)
     for layer in replaced:
@@ -80,8 +80,7 @@ def _dense(layer: Layer) -> onnx.TensorProto:
 
 
 def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
-    packed = "" if layer.operator == POOL else f"{layer.output}/packed"
-    inputs = [layer.x, packed, "" if layer.bias is None else f"{layer.output}/bias", layer.residual]
+    inputs = [layer.x, f"{layer.output}/packed", "" if layer.bias is None else f"{layer.output}/bias", layer.residual]
     while not inputs[-1]:
         inputs.pop()
     low, high = layer.limits
@@ -93,9 +92,7 @@ def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
 
 
 def _tensors(layer: Layer) -> list[onnx.TensorProto]:
-    if layer.operator == POOL:
-        return []
-    packs = np.ascontiguousarray if layer.operator in (DEPTHWISE, STEM) else pack_matrix
+    packs = np.ascontiguousarray if layer.operator == DEPTHWISE else pack_matrix
     packed = numpy_helper.from_array(packs(layer.matrix), f"{layer.output}/packed")
     if layer.bias is None:
         return [packed]

@@ -16,12 +16,10 @@ from rigl_compress.runtime.kernels import (
     Depthwise,
     Gru,
     MatMul,
-    Stem,
     Window,
     check_packed,
     chosen_set,
     kernel_sets,
-    max_pool,
 )
 from rigl_compress.runtime.library import why_not
 from rigl_compress.runtime.packed import conv_matrix, pack_matrix
@@ -157,38 +155,6 @@ def depthwise(draw: st.DrawFn) -> tuple[Array, Array, Window]:
     return weight, x, replace(window, groups=channels)
 
 
-@st.composite
-def stems(draw: st.DrawFn) -> tuple[Array, Array, Window]:
-    channels, outputs = draw(st.integers(1, 4)), draw(st.integers(1, 10))
-    kernel, x, window = draw(windows(channels))
-    weight = np.random.default_rng(outputs).standard_normal((outputs, channels, *kernel)).astype(np.float32)
-    return weight, x, window
-
-
-@pytest.mark.parametrize("kernels", SETS)
-@settings(deadline=None, max_examples=120)
-@given(case=stems(), limits=LIMITS, threads=THREADS, with_bias=st.booleans())
-def test_stems(kernels: str, case: Any, limits: Any, threads: int, with_bias: bool) -> None:
-    weight, x, window = case
-    bias = np.linspace(-1, 1, len(weight)).astype(np.float32) if with_bias else None
-    found = Stem(weight, window, kernels)(x, bias, limits, threads=threads)
-    expected = convolution(weight, x, window) + (0 if bias is None else bias[:, None, None])
-    assert_close(found, clipped(expected, limits))
-
-
-@pytest.mark.parametrize("kernels", SETS)
-@settings(deadline=None, max_examples=120)
-@given(case=windows(3), threads=THREADS)
-def test_pooling(kernels: str, case: Any, threads: int) -> None:
-    kernel, x, window = case
-    found = max_pool(x, kernel, window, kernels, threads)
-    # The border is far below all pixels; a window that sees nothing else gives minus infinity.
-    ones = unfolded(np.ones_like(x), kernel, window).reshape(len(x), *found.shape[2:], 3, -1)
-    pixels = unfolded(x, kernel, window).reshape(ones.shape)
-    expected = np.where(ones > 0, pixels, -np.inf).max(axis=-1).transpose(0, 3, 1, 2)
-    np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.parametrize("kernels", SETS)
 @settings(deadline=None, max_examples=150)
 @given(case=depthwise(), limits=LIMITS, threads=THREADS, with_bias=st.booleans())
@@ -232,10 +198,6 @@ def test_filters_that_do_not_fit() -> None:
         Depthwise(weight, Window(pads=(3, 1, 1, 1)))
     with pytest.raises(InputError, match="for such filters"):
         Depthwise(weight, Window(strides=(0, 1)))
-    with pytest.raises(InputError, match="for such filters"):
-        Stem(weight, Window(pads=(1, 1, 1, 3)))
-    with pytest.raises(InputError, match="for such a window"):
-        max_pool(np.ones((1, 1, 5, 5)), (2, 2), Window(pads=(2, 0, 0, 0)))
 
 
 @pytest.mark.parametrize("kernels", SETS)

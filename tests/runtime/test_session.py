@@ -271,43 +271,6 @@ def test_depthwise_next_to_sparse_layers_keeps_their_layout(neighbour: str, spar
     assert ("BatchNormalization" in operators) == (not sparse)
 
 
-def stem_net(pool: dict[str, Any] | None, channels: int = 3) -> onnx.ModelProto:
-    """A dense convolution with an activation, perhaps pooling, and a sparse convolution."""
-    pooling = [helper.make_node("MaxPool", ["r"], ["p"], **pool)] if pool is not None else []
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], strides=[2, 2], pads=[3, 3, 3, 3]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        *pooling,
-        helper.make_node("Conv", ["p" if pooling else "r", "w2"], ["y"]),
-    ]
-    dense = np.random.default_rng(0).standard_normal((10, channels, 7, 7))
-    weights = {"w": dense, "b": np.linspace(-1, 1, 10), "w2": sparse_weight(0.5, (8, 10, 1, 1))}
-    return model_of(nodes, {"x": ["n", channels, 30, 37], "y": ["n", 8, "h", "w_"]}, weights)
-
-
-WINDOW = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
-DENSE_NEIGHBOURS: dict[str, tuple[onnx.ModelProto, list[str]]] = {
-    "no pooling": (stem_net(None), ["DenseConv", "SparseConv"]),
-    "pooling": (stem_net(WINDOW), ["DenseConv", "MaxPool", "SparseConv"]),
-    "pooling that rounds up": (stem_net({**WINDOW, "ceil_mode": 1}), ["SparseConv"]),
-    "pooling with padding by name": (stem_net({"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER"}), ["SparseConv"]),
-    "many channels": (stem_net(WINDOW, channels=8), ["SparseConv"]),
-}
-
-
-@needs_kernels
-@pytest.mark.parametrize("case", DENSE_NEIGHBOURS)
-def test_dense_layers_before_sparse_ones(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, operators = DENSE_NEIGHBOURS[case]
-    only_sparse = lambda layer, _: np.count_nonzero(layer.matrix) < 0.9 * layer.matrix.size  # noqa: E731
-    monkeypatch.setattr(module, "gains", only_sparse)
-    monkeypatch.setattr(module, "saving_together", lambda chosen, *_: chosen)
-    for batch in (1, 2):
-        assert_same(model.SerializeToString(), batch=batch, sparse=1)
-    found = [node.op_type for node in rewrite(model, only_sparse).model.graph.node if node.domain == DOMAIN]
-    assert found == operators
-
-
 @needs_kernels
 @pytest.mark.usefixtures("everything_gains")
 def test_normalisation_before_a_convolution() -> None:
@@ -335,12 +298,6 @@ def test_one_sparse_convolution_among_many_dense_ones_is_left_alone(dense_ones: 
     nodes = [helper.make_node("Conv", [a, w], [b]) for (a, b), w in zip(pairwise(names), weights, strict=True)]
     model = model_of(nodes, {"x": [1, 256, 14, 14], "y": [1, 256, 14, 14]}, weights)
     assert_same(model.SerializeToString(), batch=1, sparse=sparse)
-
-
-@needs_kernels
-def test_without_sparse_layers_dense_ones_stay_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "gains", lambda *_: False)
-    assert_same(stem_net(WINDOW).SerializeToString(), sparse=0)
 
 
 @needs_kernels
