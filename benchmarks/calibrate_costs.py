@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from rigl_compress.pipeline.environment import environment
-from rigl_compress.runtime.costs import COSTS, Work, work_of
+from rigl_compress.runtime.costs import COSTS, MARGIN, Work, work_of
 from rigl_compress.runtime.graph import Graph
 from rigl_compress.runtime.layers import find_layers
 from rigl_compress.runtime.rewrite import RECOGNIZED, rewrite
@@ -140,10 +140,11 @@ def main(wanted: tuple[str, ...]) -> None:
         }
         expected, real = told["dense"] / told["sparse"], dense / sparse
         off = np.median(np.abs(np.log(expected / real)))
-        wrong = np.sum((expected > 1 / 0.9) & (real < 1 / 1.02))
+        chosen = expected > 1 / (1 - MARGIN)
+        wrong = np.sum(chosen & (real < 1 / 1.02))
         click.echo(
             f"{family}: {len(found)} layers, ratio off by {np.expm1(off):.0%} (median), "
-            f"{wrong} chosen that lose, {np.sum((expected <= 1 / 0.9) & (real > 1.2))} left that would gain"
+            f"{wrong} chosen that lose, {np.sum(~chosen & (real > 1.2))} left that would gain"
         )
         written["families"][family] = prices
     written["made_by"] = "python benchmarks/calibrate_costs.py"

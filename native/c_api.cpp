@@ -4,9 +4,11 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "conv.h"
 #include "cpu.h"
+#include "depthwise.h"
 #include "gru.h"
 #include "matmul.h"
 
@@ -37,7 +39,7 @@ const KernelTable* wanted(const char* name) { return *name == 0 ? &kernels() : k
 }  // namespace
 
 // Counts up when operators or these functions change; OPERATORS_VERSION in runtime/library.py is the same number.
-RIGL_EXPORT int rigl_operators_version() { return 1; }
+RIGL_EXPORT int rigl_operators_version() { return 2; }
 RIGL_EXPORT const char* rigl_kernels_name() { return kernels().name; }
 RIGL_EXPORT int rigl_has_kernels(const char* name) { return kernels_named(name) != nullptr; }
 
@@ -74,6 +76,20 @@ RIGL_EXPORT void rigl_conv_run(void* handle, const ConvCall* call, int threads) 
 }
 
 RIGL_EXPORT void rigl_conv_destroy(void* handle) { delete static_cast<SparseConv*>(handle); }
+
+RIGL_EXPORT void* rigl_depthwise_create(const float* weights, std::size_t count, const ConvShape* shape,
+                                        const char* kernels_name) {
+  std::vector<float> filters(weights, weights + count);
+  const KernelTable* table = wanted(kernels_name);
+  if (table == nullptr || !check_depthwise(filters, *shape).empty()) return nullptr;
+  return new (std::nothrow) DepthwiseConv(std::move(filters), *shape, *table);
+}
+
+RIGL_EXPORT void rigl_depthwise_run(void* handle, const ConvCall* call, int threads) {
+  static_cast<DepthwiseConv*>(handle)->run(*call, {threads, run_in_turn, nullptr});
+}
+
+RIGL_EXPORT void rigl_depthwise_destroy(void* handle) { delete static_cast<DepthwiseConv*>(handle); }
 
 RIGL_EXPORT void* rigl_gru_create(const void* bytes, std::size_t size, const GruShape* shape,
                                   const char* kernels_name) {

@@ -81,15 +81,21 @@ struct SparseConv::Plan {
   std::vector<TileReading> readings;  // of all tiles, if that is not too much to keep
 };
 
+std::string check_axis(const Axis& axis) {
+  if (axis.kernel < 1 || axis.stride < 1 || axis.dilation < 1 || axis.pad_begin < 0 || axis.pad_end < 0) {
+    return "a convolution with a kernel, stride or dilation below 1 or a padding below 0";
+  }
+  // No filter is larger; it also keeps products of these numbers far from overflow.
+  for (const std::int64_t each : {axis.kernel, axis.stride, axis.dilation, axis.pad_begin, axis.pad_end}) {
+    if (each > 65536) return "a convolution with a kernel, stride, dilation or padding over 65536";
+  }
+  return "";
+}
+
 std::string check_conv(const SparseMatrix& matrix, const ConvShape& shape) {
   for (const Axis& axis : {shape.rows, shape.columns}) {
-    if (axis.kernel < 1 || axis.stride < 1 || axis.dilation < 1 || axis.pad_begin < 0 || axis.pad_end < 0) {
-      return "a convolution with a kernel, stride or dilation below 1 or a padding below 0";
-    }
-    // No filter is larger; it also keeps products of these numbers far from overflow.
-    for (const std::int64_t each : {axis.kernel, axis.stride, axis.dilation, axis.pad_begin, axis.pad_end}) {
-      if (each > 65536) return "a convolution with a kernel, stride, dilation or padding over 65536";
-    }
+    const std::string wrong = check_axis(axis);
+    if (!wrong.empty()) return wrong;
   }
   if (shape.taps() > matrix.columns || matrix.columns % shape.taps() != 0) {
     return "packed weights do not fit the shape of the kernel";
@@ -97,7 +103,17 @@ std::string check_conv(const SparseMatrix& matrix, const ConvShape& shape) {
   return "";
 }
 
+SparseMatMul& SparseConv::product() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!product_) product_ = std::make_unique<SparseMatMul>(matrix_, kernels_);
+  return *product_;
+}
+
 void SparseConv::run(const ConvCall& call, const Threads& threads) {
+  const bool pixel = call.height == 1 && call.width == 1 && shape_.rows.output(1) == 1 && shape_.columns.output(1) == 1;
+  if (pixel && shape_.taps() == 1 && call.residual == nullptr) {
+    return product().run({call.x, call.batch, call.bias, call.y, false, false, call.clip}, threads);
+  }
   const auto chosen = plan(call.height, call.width, call.batch, threads.count);
   const std::size_t pixels = chosen->geometry.pixels();
   if (pixels == 0 || call.batch == 0) return;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "matmul.h"
 #include "packed.h"
 #include "plan.h"
 #include "threads.h"
@@ -53,6 +54,7 @@ class SparseConv {
 
  private:
   struct Plan;
+  SparseMatMul& product();
   std::shared_ptr<const Plan> plan(std::int64_t height, std::int64_t width, std::size_t batch, int threads);
   void run_tile(const ConvCall& call, const Plan& plan, const float* planes, std::size_t image, std::size_t tile,
                 std::size_t group) const;
@@ -62,9 +64,11 @@ class SparseConv {
   const KernelTable& kernels_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<const Plan>> plans_;
+  std::unique_ptr<SparseMatMul> product_;  // for images of one pixel, made when one comes
 };
 
-// What is wrong with a shape, or nothing.
+// What is wrong with one axis, or with a shape; or nothing.
+std::string check_axis(const Axis& axis);
 std::string check_conv(const SparseMatrix& matrix, const ConvShape& shape);
 
 }  // namespace rigl

@@ -10,7 +10,7 @@ namespace {
 constexpr double kBlockBytes = 32 * 1024;
 constexpr std::size_t kSumBytes = 128 * 1024;
 // With fewer non-zeros per row and block than this, moving sums costs more than a block that leaves the first cache.
-constexpr double kFewestPerRow = 5.0;
+constexpr double kFewestPerRow = 10.0;
 constexpr double kMostBlockBytes = 128 * 1024;
 
 const KernelTable& choose() {

@@ -55,6 +55,18 @@ void find_runs(Geometry* geometry) {
   }
 }
 
+// What split_pairs gives besides what is wanted.
+constexpr std::int64_t kUnwanted = 64;
+
+// Every second pixel of a row, from its first on.
+void copy_even(const KernelTable& kernels, const float* row, std::int64_t count, float* out) {
+  float unwanted[kUnwanted];
+  for (std::int64_t done = 0; done < count; done += kUnwanted) {
+    const auto part = static_cast<std::size_t>(std::min(kUnwanted, count - done));
+    kernels.split_pairs(row + 2 * done, part, out + done, unwanted);
+  }
+}
+
 void copy_row(const Geometry& geometry, const Phase& phase, const float* row, float* out) {
   // Columns of the output side that lie within the image.
   const std::int64_t from = std::max<std::int64_t>(0, ceil_div(-phase.column_start, phase.column_step));
@@ -144,6 +156,8 @@ void split_phases(const Geometry& geometry, const KernelTable& kernels, const fl
       } else if (pair && other >= 0) {
         kernels.split_pairs(from, static_cast<std::size_t>(geometry.out_width), to,
                             planes + (other * plane_rows + i) * geometry.out_width);
+      } else if (pair) {
+        copy_even(kernels, from, geometry.out_width, to);
       } else {
         copy_row(geometry, phase, from, to);
       }

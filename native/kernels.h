@@ -89,6 +89,25 @@ struct GateTask {
   size_t size;
 };
 
+// A column of a filter: where the pixels under each of its rows lie, and which of its sums count.
+struct DepthwiseColumn {
+  const ptrdiff_t* offsets;  // [rows], from `planes` on
+  const float* weights;      // [rows]
+  const int32_t* mask;       // by pixel: -1 within the image, 0 beside it; or none
+};
+
+// One channel, one filter. Pixel number p of the output reads number p + offset of the planes. Whole vectors are read.
+struct DepthwiseTask {
+  const float* planes;
+  const DepthwiseColumn* filter;
+  int columns, rows;   // of the filter
+  size_t mask_period;  // masks repeat after so many pixels
+  float bias;
+  Clip clip;
+  float* y;
+  size_t pixels;  // of the output
+};
+
 struct KernelTable {
   const char* name;
   int lanes;
@@ -104,6 +123,7 @@ struct KernelTable {
   // Where it is reset before: first the state that is to be multiplied, then, after the product, the rest.
   void (*gru_reset)(const GateTask&);
   void (*gru_renew)(const GateTask&);
+  void (*filter_channel)(const DepthwiseTask&);
 };
 
 const KernelTable* portable_kernels();

@@ -369,8 +369,10 @@ void gru_renew(const GateTask& task) {
   });
 }
 
-constexpr KernelTable kTable = {RIGL_NAME, kLanes,      multiply_tile, multiply_vector, pack_shifted,
-                                transpose, split_pairs, gru_gates,     gru_reset,       gru_renew};
+#include "kernels_depthwise.h"
+
+constexpr KernelTable kTable = {RIGL_NAME, kLanes,      multiply_tile, multiply_vector, pack_shifted,  transpose,
+                                split_pairs, gru_gates, gru_reset,     gru_renew,       filter_channel};
 
 }  // namespace
 }  // namespace rigl

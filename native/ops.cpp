@@ -1,4 +1,5 @@
-// The kernels as operators of ONNX Runtime: SparseConv, SparseMatMul and SparseGRU in the domain "rigl_compress".
+// The kernels as operators of ONNX Runtime: SparseConv, SparseMatMul and SparseGRU in the domain
+// "rigl_compress", and next to them DepthwiseConv, which keeps the layout.
 #include <array>
 #include <cstring>
 #include <exception>
@@ -13,6 +14,7 @@
 
 #include "conv.h"
 #include "cpu.h"
+#include "depthwise.h"
 #include "gru.h"
 #include "matmul.h"
 #include "ort_api.h"
@@ -102,11 +104,16 @@ std::vector<std::int64_t> integers(const ort::Api& api, const ort::KernelInfo* i
   return values;
 }
 
-SparseMatrix weights(const ort::Api& api, const ort::KernelInfo* info) {
+const ort::Value* weight_tensor(const ort::Api& api, const ort::KernelInfo* info) {
   int is_constant = 0;
   const ort::Value* value = nullptr;
   check(api, api.constant_input(info, 1, &is_constant, &value), "the packed weights cannot be read");
   if (is_constant == 0 || value == nullptr) throw Problem("the packed weights must be an initializer");
+  return value;
+}
+
+SparseMatrix weights(const ort::Api& api, const ort::KernelInfo* info) {
+  const ort::Value* value = weight_tensor(api, info);
   SparseMatrix matrix;
   const std::string wrong = read_packed(data_of(api, value), count_of(shape_of(api, value)), &matrix);
   if (!wrong.empty()) throw Problem(wrong);
@@ -143,6 +150,17 @@ const float* bias_of(const Tensor& bias, std::size_t rows) {
   return bias.data;
 }
 
+ConvShape conv_shape(const ort::Api& api, const ort::KernelInfo* info) {
+  const auto kernel = integers(api, info, "kernel_shape"), strides = integers(api, info, "strides");
+  const auto pads = integers(api, info, "pads"), dilations = integers(api, info, "dilations");
+  const std::size_t axes = kernel.size();
+  if (axes < 1 || axes > 2 || strides.size() != axes || dilations.size() != axes || pads.size() != 2 * axes) {
+    throw Problem("a convolution whose attributes do not fit each other");
+  }
+  const auto axis = [&](std::size_t a) { return Axis{kernel[a], strides[a], dilations[a], pads[a], pads[a + axes]}; };
+  return axes == 1 ? ConvShape{Axis{}, axis(0)} : ConvShape{axis(0), axis(1)};
+}
+
 struct ConvKernel {
   Settings settings;
   SparseConv conv;
@@ -150,25 +168,13 @@ struct ConvKernel {
 
   static constexpr const char* kName = "SparseConv";
   static constexpr std::size_t kInputs = 4, kOutputs = 1;
+  static constexpr ort::ElementType kWeights = ort::kUint8;
 
   ConvKernel(const ort::Api& api, const ort::KernelInfo* info)
-      : settings(api, info), conv(weights(api, info), shape(api, info), kernels()) {
+      : settings(api, info), conv(weights(api, info), conv_shape(api, info), kernels()) {
     flat = integers(api, info, "kernel_shape").size() == 1;
     const std::string wrong = check_conv(conv.matrix(), conv.shape());
     if (!wrong.empty()) throw Problem(wrong);
-  }
-
-  static ConvShape shape(const ort::Api& api, const ort::KernelInfo* info) {
-    const auto kernel = integers(api, info, "kernel_shape"), strides = integers(api, info, "strides");
-    const auto pads = integers(api, info, "pads"), dilations = integers(api, info, "dilations");
-    const std::size_t axes = kernel.size();
-    if (axes < 1 || axes > 2 || strides.size() != axes || dilations.size() != axes || pads.size() != 2 * axes) {
-      throw Problem("a convolution whose attributes do not fit each other");
-    }
-    const auto axis = [&](std::size_t a) {
-      return Axis{kernel[a], strides[a], dilations[a], pads[a], pads[a + axes]};
-    };
-    return axes == 1 ? ConvShape{Axis{}, axis(0)} : ConvShape{axis(0), axis(1)};
   }
 
   void compute(ort::KernelContext* context) {
@@ -193,6 +199,41 @@ struct ConvKernel {
   }
 };
 
+std::vector<float> filters(const ort::Api& api, const ort::KernelInfo* info) {
+  const ort::Value* value = weight_tensor(api, info);
+  const auto* data = static_cast<const float*>(data_of(api, value));
+  return std::vector<float>(data, data + count_of(shape_of(api, value)));
+}
+
+struct DepthwiseKernel {
+  Settings settings;
+  DepthwiseConv conv;
+
+  static constexpr const char* kName = "DepthwiseConv";
+  static constexpr std::size_t kInputs = 3, kOutputs = 1;
+  static constexpr ort::ElementType kWeights = ort::kFloat;
+
+  DepthwiseKernel(const ort::Api& api, const ort::KernelInfo* info)
+      : settings(api, info), conv(filters(api, info), conv_shape(api, info), kernels()) {
+    const std::string wrong = check_depthwise(conv.weights(), conv.shape());
+    if (!wrong.empty()) throw Problem(wrong);
+  }
+
+  void compute(ort::KernelContext* context) {
+    const Tensor x = input(settings.api, context, 0), bias = input(settings.api, context, 2);
+    if (x.shape.size() != 4 || x.shape[1] != static_cast<std::int64_t>(conv.channels())) {
+      throw Problem("the input of a convolution does not fit its filters");
+    }
+    const std::int64_t height = conv.shape().rows.output(x.shape[2]), width = conv.shape().columns.output(x.shape[3]);
+    if (height < 1 || width < 1) throw Problem("the input of a convolution is smaller than its kernel");
+    float* y = output(settings.api, context, {x.shape[0], x.shape[1], height, width});
+    Pool pool = {&settings.api, context};
+    conv.run({x.data, static_cast<std::size_t>(x.shape[0]), x.shape[2], x.shape[3], bias_of(bias, conv.channels()),
+              nullptr, y, settings.clip},
+             {settings.threads, run_in_pool, &pool});
+  }
+};
+
 struct MatMulKernel {
   Settings settings;
   SparseMatMul product;
@@ -200,6 +241,7 @@ struct MatMulKernel {
 
   static constexpr const char* kName = "SparseMatMul";
   static constexpr std::size_t kInputs = 3, kOutputs = 1;
+  static constexpr ort::ElementType kWeights = ort::kUint8;
 
   MatMulKernel(const ort::Api& api, const ort::KernelInfo* info)
       : settings(api, info), product(weights(api, info), kernels()) {
@@ -228,6 +270,7 @@ struct GruKernel {
 
   static constexpr const char* kName = "SparseGRU";
   static constexpr std::size_t kInputs = 5, kOutputs = 2;
+  static constexpr ort::ElementType kWeights = ort::kUint8;
 
   // Attributes: for each direction whether it runs backward, and whether the state is reset after its product.
   GruKernel(const ort::Api& api, const ort::KernelInfo* info) : settings(api, info) {
@@ -291,7 +334,7 @@ ort::CustomOp describe() {
   op.get_provider = [](const ort::CustomOp*) -> const char* { return "CPUExecutionProvider"; };
   op.get_input_type = [](const ort::CustomOp*, std::size_t i) {
     if (std::is_same<Kernel, GruKernel>::value && i == 4) return ort::kInt32;  // lengths
-    return i == 1 ? ort::kUint8 : ort::kFloat;
+    return i == 1 ? Kernel::kWeights : ort::kFloat;
   };
   op.get_input_count = [](const ort::CustomOp*) { return Kernel::kInputs; };
   op.get_output_type = [](const ort::CustomOp*, std::size_t) { return ort::kFloat; };
@@ -348,7 +391,8 @@ RIGL_EXPORT ort::Status* RegisterCustomOps(ort::SessionOptions* options, const o
     return ort::Api{base->get_api(1)}.create_status(ort::kFail, "rigl_compress needs ONNX Runtime 1.18 or newer");
   }
   const ort::Api api{table};
-  static const std::array<ort::CustomOp, 3> ops = {describe_conv(), describe<MatMulKernel>(), describe<GruKernel>()};
+  static const std::array<ort::CustomOp, 4> ops = {describe_conv(), describe<MatMulKernel>(), describe<GruKernel>(),
+                                                   describe<DepthwiseKernel>()};
   // Sessions do not own the domain: one serves them all, for as long as the process lives.
   static std::mutex mutex;
   static ort::CustomOpDomain* domain = nullptr;

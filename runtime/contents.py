@@ -53,8 +53,8 @@ def read_contents(path: Path) -> ExportedModel:
 def _packed_rows(model: onnx.ModelProto, written: Any) -> Iterator[tuple[str, TensorRow]]:
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
-        if node.domain == DOMAIN and len(node.input) > 1 and node.input[1] in tensors:
-            tensor = tensors[node.input[1]]
+        tensor = tensors.get(node.input[1]) if node.domain == DOMAIN and len(node.input) > 1 else None
+        if tensor is not None and tensor.data_type == onnx.TensorProto.UINT8:  # dense neighbours have plain weights
             rows, columns, nonzeros = size_of(numpy_helper.to_array(tensor).tobytes())
             known = _known(written, tensor.name) or {"weight": tensor.name, "shape": [rows, columns]}
             shape = tuple(known["shape"])

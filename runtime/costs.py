@@ -5,7 +5,7 @@ little from one machine to the next; what is not sure to gain is left alone.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -18,7 +18,9 @@ from rigl_compress.runtime.layers import Layer
 
 COSTS = Path(__file__).with_name("costs.json")
 # A sparse operator must be expected to save so much of a layer's time: the model is not exact.
-MARGIN = 0.1
+MARGIN = 0.15
+# Between dense and sparse convolutions images are rearranged: together they must save so much of all their time.
+TOGETHER = 0.1
 LANES = 8
 # Where a shape is not known before the first run; a batch may then be of either size.
 ASSUMED_BATCH, LARGE_BATCH, ASSUMED_SIDE = 1, 64, 14
@@ -69,6 +71,8 @@ def work_of(layer: Layer, graph: Graph, batch: int = ASSUMED_BATCH) -> Work:
     shape = graph.shape(layer.nodes[0].output[0])
     kernel, strides = layer.settings["kernel_shape"], layer.settings["strides"]
     images, pixels = _image(shape, len(kernel))
+    if pixels == prod(kernel) == 1:  # the kernels of products serve it
+        return Work(rows, columns, **sizes, pixels=images, images=0)
     return Work(rows, columns, **sizes, taps=prod(kernel), pixels=pixels, images=images, stride=max(strides))
 
 
@@ -115,3 +119,17 @@ def gains(layer: Layer, graph: Graph) -> bool:
     """Tell whether a layer is sure enough to be faster: for one batch by the margin, and slower for none."""
     expected = [expected_gain(work_of(layer, graph, batch)) for batch in (ASSUMED_BATCH, LARGE_BATCH)]
     return max(expected) > 1 / (1 - MARGIN) and min(expected) > 1
+
+
+def saving_together(chosen: Sequence[Layer], found: Sequence[Layer], graph: Graph) -> list[Layer]:
+    """Give the layers that were chosen, without convolutions if these save too little of a network."""
+    convolutions = [layer for layer in found if layer.operator == "SparseConv"]
+    before, after = 0.0, 0.0
+    for layer in convolutions:
+        work = work_of(layer, graph)
+        dense = _time(coefficients()[work.family]["dense"], work.dense())
+        before += dense
+        after += dense / expected_gain(work) if layer in chosen else dense
+    if after <= (1 - TOGETHER) * before:
+        return list(chosen)
+    return [layer for layer in chosen if layer.operator != "SparseConv"]

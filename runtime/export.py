@@ -18,7 +18,7 @@ from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.artifacts import FORMAT, atomic_path
 from rigl_compress.models.errors import InputError
 from rigl_compress.runtime.contents import LAYERS, read_contents, written_about
-from rigl_compress.runtime.costs import gains
+from rigl_compress.runtime.costs import gains, saving_together
 from rigl_compress.runtime.library import why_not
 from rigl_compress.runtime.rewrite import DOMAIN, DOMAIN_VERSION, Rewritten, rewrite, sparse_outputs
 from rigl_compress.runtime.session import register
@@ -56,7 +56,7 @@ def export_sparse_runtime(
     model = load_model(found)
     _refuse_rewritten(model, found)
     target = check_target(Path(path), force=force, source=found)
-    rewritten = rewrite(model, gains)
+    rewritten = rewrite(model, gains, together=saving_together)
     if not rewritten.layers:
         raise InputError(
             f"no layer of {found} would be faster on sparse kernels, as all are too small or have too few zeros: "

@@ -85,6 +85,10 @@ def _library() -> ctypes.CDLL:
     library.rigl_conv_create.argtypes = [c_char_p, c_size_t, POINTER(_ConvShape), c_char_p]
     library.rigl_conv_run.argtypes = [c_void_p, POINTER(_ConvCall), c_int]
     library.rigl_conv_destroy.argtypes = [c_void_p]
+    library.rigl_depthwise_create.restype = c_void_p
+    library.rigl_depthwise_create.argtypes = [c_void_p, c_size_t, POINTER(_ConvShape), c_char_p]
+    library.rigl_depthwise_run.argtypes = [c_void_p, POINTER(_ConvCall), c_int]
+    library.rigl_depthwise_destroy.argtypes = [c_void_p]
     library.rigl_gru_create.restype = c_void_p
     library.rigl_gru_create.argtypes = [c_char_p, c_size_t, POINTER(_GruShape), c_char_p]
     library.rigl_gru_run.argtypes = [c_void_p, POINTER(_GruCall), c_int]
@@ -168,19 +172,8 @@ class Conv:
     def __init__(self, weight: Array, window: Window | None = None, kernels: str = "") -> None:
         self.window, self.rows, self.kernel = window or Window(), weight.shape[0], weight.shape[2:]
         packed = pack_matrix(conv_matrix(weight, self.window.groups)).tobytes()
-        axes = [
-            number
-            for a in range(2)
-            for number in (
-                self.kernel[a],
-                self.window.strides[a],
-                self.window.dilations[a],
-                self.window.pads[a],
-                self.window.pads[a + 2],
-            )
-        ]
         self._destroy = _library().rigl_conv_destroy
-        shape = _ConvShape((c_int64 * 10)(*axes))
+        shape = _conv_shape(self.window, self.kernel)
         self._handle = _library().rigl_conv_create(packed, len(packed), shape, kernels.encode())
         if not self._handle:
             raise InputError(f"no kernels {kernels!r} on this machine: choose one of {', '.join(kernel_sets())}")
@@ -200,6 +193,31 @@ class Conv:
         y = np.empty((batch, self.rows, *self.window.output((height, width), self.kernel)), dtype=np.float32)
         call = _ConvCall(_data(x), batch, height, width, _data(bias), _data(residual), _data(y), *limits)
         _library().rigl_conv_run(self._handle, call, threads)
+        return y
+
+    def __del__(self) -> None:
+        self._destroy(self._handle)
+
+
+class Depthwise:
+    """A dense convolution with one filter for each channel, [channels, 1, height, width]."""
+
+    def __init__(self, weight: Array, window: Window | None = None, kernels: str = "") -> None:
+        self.window, self.kernel = window or Window(), weight.shape[2:]
+        weight = np.ascontiguousarray(weight, dtype=np.float32)
+        self._destroy = _library().rigl_depthwise_destroy
+        shape = _conv_shape(self.window, self.kernel)
+        self._handle = _library().rigl_depthwise_create(_data(weight), weight.size, shape, kernels.encode())
+        if not self._handle:
+            raise InputError(f"no kernels {kernels!r} for such filters: choose one of {', '.join(kernel_sets())}")
+
+    def __call__(self, x: Array, bias: Array | None = None, limits: Limits = NO_LIMITS, *, threads: int = 1) -> Array:
+        """Convolve each channel, add its bias, cut off at the limits."""
+        x = np.ascontiguousarray(x, dtype=np.float32)
+        batch, channels, height, width = x.shape
+        y = np.empty((batch, channels, *self.window.output((height, width), self.kernel)), dtype=np.float32)
+        call = _ConvCall(_data(x), batch, height, width, _data(bias), None, _data(y), *limits)
+        _library().rigl_depthwise_run(self._handle, call, threads)
         return y
 
     def __del__(self) -> None:
@@ -247,6 +265,11 @@ class Gru:
 
     def __del__(self) -> None:
         self._destroy(self._handle)
+
+
+def _conv_shape(window: Window, kernel: Sequence[int]) -> _ConvShape:
+    axes = ((kernel[a], window.strides[a], window.dilations[a], window.pads[a], window.pads[a + 2]) for a in range(2))
+    return _ConvShape((c_int64 * 10)(*(number for axis in axes for number in axis)))
 
 
 def _data(array: Array | None) -> int | None:

@@ -14,6 +14,7 @@ from rigl_compress.runtime.packed import conv_matrix
 Array = NDArray[Any]
 Limits = tuple[float, float]
 NO_LIMITS: Limits = (-np.inf, np.inf)
+DEPTHWISE = "DepthwiseConv"  # dense, and here only to keep the layout of its sparse neighbours
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +24,7 @@ class Layer:
     operator: str
     nodes: tuple[onnx.NodeProto, ...]
     x: str
-    matrix: Array  # [outputs, inputs]; for a grouped convolution, over the inputs of all groups
+    matrix: Array  # [outputs, inputs]; for a grouped convolution, over the inputs of all groups; or [channels, taps]
     weights: int  # in the dense operator
     bias: Array | None = None
     residual: str = ""
@@ -49,7 +50,7 @@ def find_layers(graph: Graph, recognized: Mapping[str, Match]) -> list[Layer]:
     for node in graph.nodes:
         recognize = recognized.get(node.op_type) if is_standard(node, node.op_type) else None
         layer = recognize(graph, node) if recognize else None
-        if layer is None:
+        if layer is None or node.output[0] in taken:
             continue
         layer = _fused(graph, layer, taken) if layer.projection is None else layer
         taken.update(name for each in layer.nodes for name in each.output)
@@ -70,8 +71,22 @@ def match_conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
         "pads": list(settings.get("pads", [0] * 2 * axes)),
         "dilations": list(settings.get("dilations", [1] * axes)),
     }
-    matrix = conv_matrix(weight, settings.get("group", 1))
+    groups = settings.get("group", 1)
+    if _by_channel(weight, groups, kept):
+        return Layer(DEPTHWISE, (node,), node.input[0], weight.reshape(groups, -1), weight.size, bias, settings=kept)
+    matrix = conv_matrix(weight, groups)
     return Layer("SparseConv", (node,), node.input[0], matrix, weight.size, bias, settings=kept)
+
+
+def _by_channel(weight: Array, groups: int, settings: Mapping[str, list[int]]) -> bool:
+    """Tell whether each channel of an image has one filter of its own, padded no farther than it reaches."""
+    return groups > 1 and weight.ndim == 4 and weight.shape[:2] == (groups, 1) and _within_reach(settings)
+
+
+def _within_reach(settings: Mapping[str, list[int]]) -> bool:
+    """Tell whether a window is padded no farther than it reaches."""
+    reach = [(size - 1) * step for size, step in zip(settings["kernel_shape"], settings["dilations"], strict=True)]
+    return all(0 <= pad <= far for pad, far in zip(settings["pads"], reach * 2, strict=True))
 
 
 def match_gemm(graph: Graph, node: onnx.NodeProto) -> Layer | None:
@@ -112,16 +127,36 @@ def _fused(graph: Graph, layer: Layer, taken: set[str]) -> Layer:
     return layer
 
 
-def _with_norm(graph: Graph, layer: Layer, follower: onnx.NodeProto) -> Layer:
-    settings = attributes(follower)
-    if layer.operator != "SparseConv" or not is_standard(follower, "BatchNormalization"):
-        return layer
-    parts = [part for name in follower.input[1:] if (part := floats(graph, name, 1)) is not None]
-    if settings.get("training_mode", 0) or len(parts) != 4:
-        return layer
+def match_norm(graph: Graph, node: onnx.NodeProto) -> Layer | None:
+    """Recognize normalisation of images by fixed statistics: a filter of one place for each channel."""
+    normed = _normed(graph, node)
+    if normed is None or len(graph.shape(node.input[0]) or ()) != 4:
+        return None
+    factor, shift = normed
+    settings = {"kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1]}
+    matrix, bias = factor[:, None].astype(np.float32), shift.astype(np.float32)
+    return Layer(DEPTHWISE, (node,), node.input[0], matrix, factor.size, bias, settings=settings)
+
+
+def _normed(graph: Graph, node: onnx.NodeProto) -> tuple[Array, Array] | None:
+    """Give what normalisation multiplies each channel with, and what it then adds."""
+    settings = attributes(node)
+    parts = [part for name in node.input[1:] if (part := floats(graph, name, 1)) is not None]
+    if settings.get("training_mode", 0) or len(parts) != 4 or len(node.output) != 1:
+        return None
     scale, shift, mean, variance = (part.astype(np.float64) for part in parts)
     factor = scale / np.sqrt(variance + settings.get("epsilon", 1e-5))
-    bias = shift + ((0 if layer.bias is None else layer.bias) - mean) * factor
+    return factor, shift - mean * factor
+
+
+def _with_norm(graph: Graph, layer: Layer, follower: onnx.NodeProto) -> Layer:
+    if layer.operator not in ("SparseConv", DEPTHWISE) or not is_standard(follower, "BatchNormalization"):
+        return layer
+    normed = _normed(graph, follower)
+    if normed is None:
+        return layer
+    factor, shift = normed
+    bias = shift if layer.bias is None else shift + layer.bias * factor
     matrix = (layer.matrix * factor[:, None]).astype(np.float32)
     return replace(layer, nodes=(*layer.nodes, follower), matrix=matrix, bias=bias.astype(np.float32))
 

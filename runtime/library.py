@@ -12,7 +12,7 @@ from rigl_compress.models.errors import InputError
 
 NAME = "rigl_kernels.so"
 OLDEST_RUNTIME = (1, 18)
-OPERATORS_VERSION = 1  # of what operators compute, and of what is passed to the kernels: as in native/c_api.cpp
+OPERATORS_VERSION = 2  # of what operators compute, and of what is passed to the kernels: as in native/c_api.cpp
 # The table of sections ends a file of 64 bits: its start, the size of an entry, and their number stand in the header.
 _ELF = struct.Struct("<40xQ10xHH")
 

@@ -11,15 +11,20 @@ from onnx import helper, numpy_helper
 from rigl_compress.exporters.onnx_file import delete
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import lift_constants
+from rigl_compress.runtime.dense import dense_neighbours
 from rigl_compress.runtime.graph import Graph
-from rigl_compress.runtime.layers import Layer, find_layers, match_conv, match_gemm, match_matmul
+from rigl_compress.runtime.layers import DEPTHWISE, Layer, find_layers, match_conv, match_gemm, match_matmul, match_norm
 from rigl_compress.runtime.library import OPERATORS_VERSION
 from rigl_compress.runtime.packed import pack_matrix
 from rigl_compress.runtime.recurrent import match_gru, name_states
 
 DOMAIN, DOMAIN_VERSION = "rigl_compress", OPERATORS_VERSION
-RECOGNIZED = {"Conv": match_conv, "Gemm": match_gemm, "MatMul": match_matmul, "GRU": match_gru}
+RECOGNIZED = {
+    **{"Conv": match_conv, "Gemm": match_gemm, "MatMul": match_matmul, "GRU": match_gru},
+    "BatchNormalization": match_norm,
+}
 Gains = Callable[[Layer, Graph], bool]
+Together = Callable[[Sequence[Layer], Sequence[Layer], Graph], Sequence[Layer]]
 
 
 @dataclass(frozen=True)
@@ -30,16 +35,24 @@ class Rewritten:
     layers: tuple[Layer, ...]
 
 
-def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten:
-    """Give a copy in which each layer that gains is one sparse operator. Weights may be encoded in any way of ours."""
+def rewrite(
+    model: onnx.ModelProto, gains: Gains, threads: int = 0, together: Together = lambda chosen, *_: chosen
+) -> Rewritten:
+    """Give a copy in which each layer that gains is one sparse operator. Weights may be encoded in any way of ours.
+
+    `together` has the last word: given the layers that gain and all that were found, it gives those to take.
+    """
     plain = restore(model)
     lift_constants(plain)
     name_states(plain)
     graph = Graph(onnx.shape_inference.infer_shapes(plain))
-    layers = tuple(layer for layer in find_layers(graph, RECOGNIZED) if gains(layer, graph))
+    found = find_layers(graph, RECOGNIZED)
+    gaining = [layer for layer in found if layer.operator != DEPTHWISE and gains(layer, graph)]
+    layers = tuple(together(gaining, found, graph))
+    replaced = (*layers, *dense_neighbours(found, layers))
     by_column = _by_column(layers, graph)
-    _replace(plain, {layer.output: _nodes(layer, graph, gains, (by_column, threads)) for layer in layers}, layers)
-    for layer in layers:
+    _replace(plain, {layer.output: _nodes(layer, graph, gains, (by_column, threads)) for layer in replaced}, replaced)
+    for layer in replaced:
         plain.graph.initializer.extend(_tensors(layer))
         if layer.projection is not None:
             plain.graph.initializer.extend([*_tensors(layer.projection), _dense(layer.projection)])
@@ -52,7 +65,7 @@ def rewrite(model: onnx.ModelProto, gains: Gains, threads: int = 0) -> Rewritten
 
 def sparse_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
     """Give the first output of each of our operators: none of a model that was not rewritten for them."""
-    return tuple(node.output[0] for node in model.graph.node if node.domain == DOMAIN)
+    return tuple(node.output[0] for node in model.graph.node if node.domain == DOMAIN and node.op_type != DEPTHWISE)
 
 
 def _nodes(layer: Layer, graph: Graph, gains: Gains, settings: tuple[set[str], int]) -> list[onnx.NodeProto]:
@@ -87,7 +100,8 @@ def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
 
 
 def _tensors(layer: Layer) -> list[onnx.TensorProto]:
-    packed = numpy_helper.from_array(pack_matrix(layer.matrix), f"{layer.output}/packed")
+    packs = np.ascontiguousarray if layer.operator == DEPTHWISE else pack_matrix
+    packed = numpy_helper.from_array(packs(layer.matrix), f"{layer.output}/packed")
     if layer.bias is None:
         return [packed]
     return [packed, numpy_helper.from_array(np.ascontiguousarray(layer.bias), f"{layer.output}/bias")]

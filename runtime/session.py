@@ -11,7 +11,7 @@ import onnxruntime as ort
 
 from rigl_compress.exporters.onnx_file import LARGEST_FILE, load_model
 from rigl_compress.models.errors import InputError
-from rigl_compress.runtime.costs import gains
+from rigl_compress.runtime.costs import gains, saving_together
 from rigl_compress.runtime.library import library_path, why_not
 from rigl_compress.runtime.rewrite import rewrite, sparse_outputs
 
@@ -104,7 +104,7 @@ class InferenceSession:
 
 def sparse_model(source: str | Path | bytes | onnx.ModelProto, threads: int = 0) -> tuple[bytes, tuple[str, ...]]:
     """Rewrite a model for the sparse operators; give its bytes, and the outputs of the layers that gain, if any."""
-    found = rewrite(source if isinstance(source, onnx.ModelProto) else _load(source), gains, threads)
+    found = rewrite(source if isinstance(source, onnx.ModelProto) else _load(source), gains, threads, saving_together)
     if found.layers and found.model.ByteSize() > LARGEST_FILE:
         raise InputError("the model is larger than 2 GiB, more than can be handed over in memory")
     layers = tuple(layer.output for layer in found.layers)

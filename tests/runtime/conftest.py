@@ -22,6 +22,7 @@ def warn_again() -> Iterator[None]:
 def everything_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small layers gain nothing; here they are to run all the same."""
     monkeypatch.setattr(session, "gains", lambda *_: True)
+    monkeypatch.setattr(session, "saving_together", lambda chosen, *_: chosen)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Every kernel against a few lines of NumPy, over shapes, strides, sparsities, empty rows, NaN and infinity."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.runtime.kernels import NO_LIMITS, Conv, Gru, MatMul, Window, check_packed, chosen_set, kernel_sets
+from rigl_compress.runtime.kernels import (
+    NO_LIMITS,
+    Conv,
+    Depthwise,
+    Gru,
+    MatMul,
+    Window,
+    check_packed,
+    chosen_set,
+    kernel_sets,
+)
 from rigl_compress.runtime.library import why_not
 from rigl_compress.runtime.packed import conv_matrix, pack_matrix
 
@@ -117,6 +128,91 @@ def test_convolutions(kernels: str, case: Any, limits: Any, threads: int, with_r
     found = Conv(weight, window, kernels)(x, bias, residual, limits, threads=threads)
     expected = expected + (0 if bias is None else bias[:, None, None]) + (0 if residual is None else residual)
     assert_close(found, clipped(expected, limits))
+
+
+@st.composite
+def windows(draw: st.DrawFn, channels: int) -> tuple[tuple[int, int], Array, Window]:
+    """A kernel, images and how it moves over them; padded no farther than it reaches."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    kernel = draw(st.sampled_from([(3, 3), (3, 3), (3, 3), (5, 5), (1, 3), (3, 1), (2, 2), (1, 1)]))
+    strides, dilations = (
+        draw(st.sampled_from([(1, 1), (2, 2), (3, 3), (1, 2), (2, 1)])),
+        draw(st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 3)])),
+    )
+    reach = [dilations[a] * (kernel[a] - 1) for a in range(2)]
+    pads = tuple(draw(st.integers(0, far)) for far in reach * 2)
+    window = Window(strides, dilations, (pads[0], pads[1], pads[2], pads[3]))
+    smallest = [max(1, reach[a] + 1 - pads[a] - pads[a + 2]) for a in range(2)]
+    size = tuple(draw(st.integers(low, low + 35)) for low in smallest)
+    return kernel, rng.standard_normal((draw(st.integers(1, 2)), channels, *size)).astype(np.float32), window
+
+
+@st.composite
+def depthwise(draw: st.DrawFn) -> tuple[Array, Array, Window]:
+    channels = draw(st.integers(1, 9))
+    kernel, x, window = draw(windows(channels))
+    weight = np.random.default_rng(channels).standard_normal((channels, 1, *kernel)).astype(np.float32)
+    return weight, x, replace(window, groups=channels)
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@settings(deadline=None, max_examples=150)
+@given(case=depthwise(), limits=LIMITS, threads=THREADS, with_bias=st.booleans())
+def test_depthwise(kernels: str, case: Any, limits: Any, threads: int, with_bias: bool) -> None:
+    weight, x, window = case
+    bias = np.linspace(-1, 1, len(weight)).astype(np.float32) if with_bias else None
+    found = Depthwise(weight, window, kernels)(x, bias, limits, threads=threads)
+    expected = convolution(weight, x, window) + (0 if bias is None else bias[:, None, None])
+    assert_close(found, clipped(expected, limits))
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [7, 8, 9, 16])
+def test_depthwise_keeps_nan_among_neighbours(kernels: str, stride: int, size: int) -> None:
+    rng = np.random.default_rng(0)
+    weight, window = (
+        rng.standard_normal((3, 1, 3, 3)).astype(np.float32),
+        Window((stride,) * 2, pads=(1,) * 4, groups=3),
+    )
+    x = rng.standard_normal((2, 3, size, size)).astype(np.float32)
+    # At the edges: the end of a row, the first and the last pixel.
+    x[0, 1, 2, -1], x[0, 0, -1, -1], x[1, 2, 0, 0] = np.nan, np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        assert_close(Depthwise(weight, window, kernels)(x), convolution(weight, x, window))
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@pytest.mark.parametrize("size", [(2, 3), (5, 9), (8, 8)])
+def test_depthwise_leaves_out_the_last_column(kernels: str, size: tuple[int, int]) -> None:
+    """Two by two in steps of two: of an odd width the last column is never read."""
+    rng = np.random.default_rng(0)
+    weight, window = rng.standard_normal((3, 1, 2, 2)).astype(np.float32), Window((2, 2), groups=3)
+    x = rng.standard_normal((2, 3, *size)).astype(np.float32)
+    assert_close(Depthwise(weight, window, kernels)(x), convolution(weight, x, window))
+
+
+def test_filters_that_do_not_fit() -> None:
+    weight = np.ones((2, 1, 3, 3), dtype=np.float32)
+    with pytest.raises(InputError, match="for such filters"):
+        Depthwise(weight, Window(pads=(3, 1, 1, 1)))
+    with pytest.raises(InputError, match="for such filters"):
+        Depthwise(weight, Window(strides=(0, 1)))
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@pytest.mark.parametrize("batch", [1, 3, 40])
+def test_images_of_one_pixel(kernels: str, batch: int) -> None:
+    rng = np.random.default_rng(0)
+    weight, x = sparse_matrix(rng, (30, 50, 1, 1), 0.2), rng.standard_normal((batch, 50, 1, 1)).astype(np.float32)
+    bias = rng.standard_normal(30).astype(np.float32)
+    expected = convolution(weight, x, Window()) + bias[:, None, None]
+    for threads in (1, 2):
+        assert_close(Conv(weight, None, kernels)(x, bias, threads=threads), expected)
+        residual = np.ones_like(expected, dtype=np.float32)
+        assert_close(Conv(weight, None, kernels)(x, bias, residual, threads=threads), expected + 1)
+    padded = Window(pads=(1, 0, 0, 1))
+    assert_close(Conv(weight, padded, kernels)(x), convolution(weight, x, padded))
 
 
 def sigmoid(values: Array) -> Array:

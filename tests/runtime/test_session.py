@@ -84,7 +84,7 @@ def test_every_encoding(encoding: str, tmp_path: Path) -> None:
     ours, theirs = InferenceSession(path), dense_session(str(path))
     inputs = random_inputs(theirs, 2)
     assert largest_difference(ours.run(None, inputs), theirs.run(None, inputs)) < TOLERANCE
-    assert len(ours.sparse_layers) == 4
+    assert len(ours.sparse_layers) == 3  # the depthwise one runs dense
 
 
 @needs_kernels
@@ -225,6 +225,73 @@ def test_what_is_left_alone(case: str) -> None:
         assert ours.run(None, {"x": x, "w": np.ones((30, 12), dtype=np.float32)})[0].min() == 30
     else:
         assert_same(model.SerializeToString(), batch=3, sparse=0)
+
+
+def depthwise_net(neighbour: str, **settings: Any) -> onnx.ModelProto:
+    """A pointwise convolution before or after a depthwise one with a norm and an activation, or none at all."""
+    before, after = "before" in neighbour, "after" in neighbour
+    settings = {"group": 8, "strides": [2, 2], "pads": [1, 1, 1, 1], **settings}
+    nodes = [
+        helper.make_node(*(("Conv", ["x", "w"]) if before else ("Sin", ["x"])), ["a"]),
+        helper.make_node("Conv", ["a", "d"], ["b"], **settings),
+        helper.make_node("BatchNormalization", ["b", "s", "h", "m", "v"], ["n"]),
+        helper.make_node("Clip", ["n", "lo", "hi"], ["c"]),
+        helper.make_node(*(("Conv", ["c", "w2"]) if after else ("Sin", ["c"])), ["y"]),
+    ]
+    filters = np.random.default_rng(0).standard_normal((8, 1, 3, 3))
+    norm = {"s": np.linspace(-1, 2, 8), "h": np.arange(8), "m": np.ones(8), "v": np.linspace(0.5, 2, 8)}
+    pointwise = {"w": sparse_weight(0.5, (8, 8, 1, 1))} if before else {}
+    pointwise |= {"w2": sparse_weight(0.5, (8, 8, 1, 1))} if after else {}
+    weights = {"d": filters, **norm, "lo": 0.0, "hi": 6.0, **pointwise}
+    return model_of(nodes, {"x": ["n", 8, 12, 11], "y": ["n", 8, "h", "w_"]}, weights)
+
+
+@needs_kernels
+@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.parametrize(("neighbour", "sparse"), [("before", 1), ("after", 1), ("before and after", 2), ("none", 0)])
+def test_depthwise_next_to_sparse_layers_keeps_their_layout(neighbour: str, sparse: int) -> None:
+    model = depthwise_net(neighbour)
+    assert_same(model.SerializeToString(), sparse=sparse)
+    operators = [node.op_type for node in rewrite(model, lambda *_: True).model.graph.node]
+    assert ("DepthwiseConv" in operators) == bool(sparse)
+    assert ("BatchNormalization" in operators) == (not sparse)
+
+
+@needs_kernels
+@pytest.mark.usefixtures("everything_gains")
+def test_normalisation_before_a_convolution() -> None:
+    """As in wide residual networks: a sum is normalised for the next convolution, and added as it is after it."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("BatchNormalization", ["a", "s", "h", "m", "v"], ["n"], epsilon=0.1),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("Conv", ["r", "w2"], ["c"]),
+        helper.make_node("Add", ["a", "c"], ["y"]),
+    ]
+    weights = {"w": sparse_weight(0.5, (6, 4, 1, 1)), "w2": sparse_weight(0.5, (6, 6, 1, 1), 1), **NORM}
+    model = model_of(nodes, {"x": ["n", 4, 5, 7], "y": ["n", 6, 5, 7]}, weights)
+    assert_same(model.SerializeToString(), sparse=2)
+    found = [node.op_type for node in rewrite(model, lambda *_: True).model.graph.node]
+    assert found == ["SparseConv", "DepthwiseConv", "SparseConv"]
+
+
+@needs_kernels
+@pytest.mark.parametrize(("dense_ones", "sparse"), [(0, 1), (15, 0)])
+def test_one_sparse_convolution_among_many_dense_ones_is_left_alone(dense_ones: int, sparse: int) -> None:
+    weights = {f"w{n}": np.full((256, 256, 1, 1), 1e-3) for n in range(dense_ones)}
+    weights["w"] = sparse_weight(0.95, (256, 256, 1, 1))
+    names = ["x", *(f"v{n}" for n in range(dense_ones)), "y"]
+    nodes = [helper.make_node("Conv", [a, w], [b]) for (a, b), w in zip(pairwise(names), weights, strict=True)]
+    model = model_of(nodes, {"x": [1, 256, 14, 14], "y": [1, 256, 14, 14]}, weights)
+    assert_same(model.SerializeToString(), batch=1, sparse=sparse)
+
+
+@needs_kernels
+@pytest.mark.usefixtures("everything_gains")
+def test_depthwise_padded_farther_than_it_reaches() -> None:
+    model = depthwise_net("before", pads=[3, 1, 1, 1])
+    assert_same(model.SerializeToString(), sparse=2)
+    assert "DepthwiseConv" not in [node.op_type for node in rewrite(model, lambda *_: True).model.graph.node]
 
 
 @needs_kernels
@@ -372,7 +439,7 @@ def test_inputs_that_do_not_fit_are_refused_in_a_sentence() -> None:
 def test_layers_know_what_they_stand_for() -> None:
     graph = Graph(onnx.shape_inference.infer_shapes(plain_model("convolutions")))
     layers: list[Layer] = find_layers(graph, RECOGNIZED)
-    assert [layer.operator for layer in layers] == ["SparseConv"] * 3 + ["SparseMatMul"]
+    assert [layer.operator for layer in layers] == ["SparseConv", "DepthwiseConv", "SparseConv", "SparseMatMul"]
     assert [layer.limits for layer in layers] == [(0, np.inf), (0, np.inf), (-np.inf, np.inf), (-np.inf, np.inf)]
     assert [layer.weights for layer in layers] == [864, 288, 1536, 480]
 

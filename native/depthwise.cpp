@@ -1,0 +1,171 @@
+#include "depthwise.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace rigl {
+namespace {
+
+std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
+std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+
+// Pixels of an image whose columns are `start`, `start` + stride, ...: as many as the output is wide.
+struct Lane {
+  std::int64_t start;
+  std::size_t from, to;  // those within the image
+};
+
+// How one channel is laid out: a plane for each phase of the rows and each lane of columns, zeros above and below.
+// All rows are as wide as the output, so that each place of the filter is one offset.
+struct Layout {
+  std::int64_t height, width, row_stride, column_stride;
+  std::size_t top, out_width, pixels, plane, margin, total;
+  std::vector<Lane> lanes;
+  std::vector<std::vector<std::ptrdiff_t>> offsets;  // [columns of the filter][rows of the filter]
+  std::vector<std::vector<std::int32_t>> masks;      // [columns of the filter], empty where none is needed
+  std::size_t mask_period;
+};
+
+Lane lane_at(std::int64_t start, const Layout& layout) {
+  const std::int64_t stride = layout.column_stride, end = static_cast<std::int64_t>(layout.out_width);
+  const std::int64_t from = std::clamp<std::int64_t>(-floor_div(start, stride), 0, end);
+  const std::int64_t to = std::clamp<std::int64_t>(-floor_div(start - layout.width, stride), from, end);
+  return {start, size(from), size(to)};
+}
+
+// Lanes of a stride serve all columns of the filter if they hold every pixel; if not, each column gets its own.
+bool lanes_hold_all(const Layout& layout) {
+  return -floor_div(-layout.width, layout.column_stride) <= static_cast<std::int64_t>(layout.out_width);
+}
+
+std::vector<std::int32_t> mask_for(const Layout& layout, std::int64_t first, int lanes) {
+  std::vector<std::int32_t> mask(layout.mask_period + size(lanes));
+  for (std::size_t p = 0; p < mask.size(); ++p) {
+    const std::int64_t column = first + static_cast<std::int64_t>(p % layout.out_width) * layout.column_stride;
+    mask[p] = column >= 0 && column < layout.width ? -1 : 0;
+  }
+  return mask;
+}
+
+Layout lay_out(const ConvShape& shape, std::int64_t height, std::int64_t width, int lanes) {
+  Layout layout{};
+  const std::int64_t out_height = shape.rows.output(height);
+  const std::size_t step = size(lanes);
+  layout.height = height;
+  layout.width = width;
+  layout.row_stride = shape.rows.stride;
+  layout.column_stride = shape.columns.stride;
+  layout.top = size(shape.rows.pad_begin);
+  layout.out_width = size(shape.columns.output(width));
+  layout.pixels = size(out_height) * layout.out_width;
+  const std::int64_t reached = (out_height - 1) * shape.rows.stride + shape.rows.dilation * (shape.rows.kernel - 1) + 1;
+  layout.plane = size(-floor_div(-std::max(reached, height + shape.rows.pad_begin), shape.rows.stride)) * layout.out_width;
+  const std::size_t rounded = (layout.pixels + step - 1) / step * step;
+  layout.mask_period = layout.out_width % step == 0 ? layout.out_width : rounded;
+  const bool shared = lanes_hold_all(layout);
+  if (shared) {
+    for (std::int64_t b = 0; b < layout.column_stride; ++b) layout.lanes.push_back(lane_at(b, layout));
+  }
+  std::int64_t farthest = 0;
+  for (std::int64_t c = 0; c < shape.columns.kernel; ++c) {
+    const std::int64_t first = c * shape.columns.dilation - shape.columns.pad_begin;
+    const std::int64_t shift = shared ? floor_div(first, layout.column_stride) : 0;
+    const std::int64_t lane = shared ? first - shift * layout.column_stride : c;
+    if (!shared) layout.lanes.push_back(lane_at(first, layout));
+    const std::int64_t end = first + (static_cast<std::int64_t>(layout.out_width) - 1) * layout.column_stride;
+    // The outer of three columns always have a mask: one kernel serves all strides.
+    const bool outer = shape.columns.kernel == 3 && c != 1;
+    const bool needed = shared && (outer || first < 0 || end >= width);
+    layout.masks.push_back(needed ? mask_for(layout, first, lanes) : std::vector<std::int32_t>());
+    layout.offsets.emplace_back();
+    const std::int64_t in_all = shared ? layout.column_stride : shape.columns.kernel;
+    for (std::int64_t r = 0; r < shape.rows.kernel; ++r) {
+      const std::int64_t row = r * shape.rows.dilation;
+      const std::int64_t number = row % layout.row_stride * in_all + lane;
+      layout.offsets.back().push_back(number * static_cast<std::int64_t>(layout.plane) +
+                                      row / layout.row_stride * static_cast<std::int64_t>(layout.out_width) + shift);
+    }
+    farthest = std::max(farthest, std::abs(shift));
+  }
+  layout.margin = (size(farthest) + step - 1) / step * step;
+  layout.total = layout.margin + size(layout.row_stride) * layout.lanes.size() * layout.plane + layout.margin + step;
+  return layout;
+}
+
+void fill_planes(const Layout& layout, const KernelTable& kernels, const float* image, float* planes) {
+  const std::size_t width = size(layout.width), stride = size(layout.column_stride), lanes = layout.lanes.size();
+  if (layout.row_stride == 1 && stride == 1 && lanes == 1 && layout.out_width == width) {
+    std::memcpy(planes + layout.top * width, image, size(layout.height) * width * sizeof(float));
+    return;
+  }
+  const bool pairs = stride == 2 && lanes_hold_all(layout);
+  for (std::size_t row = 0; row < size(layout.height); ++row, image += width) {
+    const std::size_t place = layout.top + row, phase = place % size(layout.row_stride);
+    float* to = planes + phase * lanes * layout.plane + place / size(layout.row_stride) * layout.out_width;
+    if (pairs) {
+      kernels.split_pairs(image, width / 2, to, to + layout.plane);
+      if (width % 2 != 0) to[width / 2] = image[width - 1];
+      continue;
+    }
+    for (std::size_t n = 0; n < lanes; ++n) {
+      const Lane& lane = layout.lanes[n];
+      for (std::size_t k = lane.from; k < lane.to; ++k) {
+        to[n * layout.plane + k] = image[lane.start + static_cast<std::int64_t>(k) * layout.column_stride];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::string check_depthwise(const std::vector<float>& weights, const ConvShape& shape) {
+  for (const Axis& axis : {shape.rows, shape.columns}) {
+    const std::string wrong = check_axis(axis);
+    if (!wrong.empty()) return wrong;
+    // The zeros are laid down around each image: no more of them than the filter reaches.
+    const std::int64_t reach = axis.dilation * (axis.kernel - 1);
+    if (std::max(axis.pad_begin, axis.pad_end) > reach) return "a convolution with more padding than its kernel reaches";
+  }
+  const auto taps = static_cast<std::size_t>(shape.taps());
+  return weights.empty() || weights.size() % taps != 0 ? "the filters do not fit the shape of the kernel" : "";
+}
+
+void DepthwiseConv::run(const ConvCall& call, const Threads& threads) const {
+  if (shape_.rows.output(call.height) < 1 || shape_.columns.output(call.width) < 1 || call.batch == 0) return;
+  const Layout layout = lay_out(shape_, call.height, call.width, kernels_.lanes);
+  const std::size_t all = channels(), rows = size(shape_.rows.kernel), columns = size(shape_.columns.kernel);
+  const std::size_t image = size(call.height * call.width);
+  // Zeros around an image stay from channel to channel: a piece of work sets them once.
+  const std::size_t pieces = std::min(call.batch * all, static_cast<std::size_t>(threads.count) * 4);
+  // A filter of one place reads the images where they are.
+  const bool direct = rows * columns == 1 && layout.row_stride == 1 && layout.column_stride == 1;
+  for_each(threads, pieces, [&](std::size_t piece) {
+    float* planes = nullptr;
+    if (!direct) {
+      planes = scratch().activations.floats(layout.total);
+      std::fill(planes, planes + layout.total, 0.0f);
+    }
+    std::vector<float> turned(rows * columns);
+    std::vector<DepthwiseColumn> filter;
+    for (std::size_t c = 0; c < columns; ++c) {
+      const std::vector<std::int32_t>& mask = layout.masks[c];
+      filter.push_back({layout.offsets[c].data(), turned.data() + c * rows, mask.empty() ? nullptr : mask.data()});
+    }
+    const std::size_t end = call.batch * all * (piece + 1) / pieces;
+    for (std::size_t i = call.batch * all * piece / pieces; i < end; ++i) {
+      const float* from = call.x + i * image;
+      if (!direct) {
+        fill_planes(layout, kernels_, from, planes + layout.margin);
+        from = planes + layout.margin;
+      }
+      const float* weights = weights_.data() + i % all * rows * columns;
+      for (std::size_t t = 0; t < rows * columns; ++t) turned[t % columns * rows + t / columns] = weights[t];
+      const float bias = call.bias == nullptr ? 0.0f : call.bias[i % all];
+      kernels_.filter_channel({from, filter.data(), static_cast<int>(columns), static_cast<int>(rows),
+                               layout.mask_period, bias, call.clip, call.y + i * layout.pixels, layout.pixels});
+    }
+  });
+}
+
+}  // namespace rigl
