@@ -76,7 +76,11 @@ def test_what_is_written_about_it(layer: Path, tmp_path: Path) -> None:
         export_sparse_runtime(small.path, tmp_path / "fast.onnx")
     written = export_sparse_runtime(layer, tmp_path / "fast.onnx", facts={"recipe": "mine"})
     facts = metadata_of(onnx.load(written.path))
-    assert (facts["target"], facts["operators"], facts["recipe"]) == ("sparse-runtime", f"rigl_compress {OPERATORS_VERSION}", "mine")
+    assert (facts["target"], facts["operators"], facts["recipe"]) == (
+        "sparse-runtime",
+        f"rigl_compress {OPERATORS_VERSION}",
+        "mine",
+    )
     assert facts["layers"] == {"y/packed": {"weight": "w", "shape": [700, 1000]}}
     assert {"version", "source_sha256", "format"} <= facts.keys()
     assert not {"encoding", "values", "tensors"} & facts.keys()
