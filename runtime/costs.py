@@ -104,7 +104,7 @@ def coefficients() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
 def expected_gain(work: Work) -> float:
     """Give the time of the dense operator in parts of the sparse one's.
 
-    >>> expected_gain(Work(512, 512, 512 * 512, 512 * 26, pixels=64, images=0)) > 5
+    >>> expected_gain(Work(512, 512, 512 * 512, 512 * 26, pixels=64, images=0)) > 4
     True
     """
     found = coefficients()[work.family]
