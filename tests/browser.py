@@ -1,6 +1,7 @@
 """Debian's Chromium without a screen: to see what a page looks like to the people who open it."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -33,3 +34,14 @@ def browse(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProces
     command = [browser(), *_FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()]
     environment = {**os.environ, "HOME": str(profile)}
     return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
+
+
+def width_of(page: Path, window: int, profile: Path) -> float:
+    """How wide a page is in a window of so many pixels: more than these if anything sticks out."""
+    copy = profile.with_suffix(".html")
+    script = "<script>document.title='width '+document.documentElement.scrollWidth/innerWidth</script></body>"
+    copy.write_text(page.read_text(encoding="utf-8").replace("</body>", script), encoding="utf-8")
+    done = browse(copy, profile, f"--window-size={window},900", "--dump-dom")
+    title = re.search(r"<title>width ([\d.]+)</title>", done.stdout)
+    assert title, done.stderr[-2000:]
+    return window * float(title[1])

@@ -10,6 +10,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import tiny
+from browser import width_of
 from tiny import Cli, Spoken, snapshot, untouched
 
 from rigl_compress.pipeline.bench.timing import TimingPlan
@@ -119,6 +120,14 @@ def test_from_rows_to_the_table(compare: Compare, tmp_path: Path) -> None:
     assert again.code == 1
     assert json.loads(again.out)["rows"] == content["rows"]
     assert {name: content for name, content in snapshot(out).items() if not name.startswith("comparison")} == before
+
+
+def test_the_page_in_a_browser(compare: Compare, tmp_path: Path) -> None:
+    """A long table scrolls in its frame: nothing sticks out of the window, be it wide or narrow."""
+    assert compare("--seeds", 1, "--only", "RigL+").code == 0
+    for window in (1300, 420):
+        page = tmp_path / "out" / "comparison.html"
+        assert width_of(page, window, tmp_path / f"profile-{window}") <= window
 
 
 def check_figures(run: Run, figures: dict[str, Any]) -> None:
