@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -35,7 +36,7 @@ def environment() -> dict[str, Any]:
 
 def command_line() -> str:
     """Give the command as a person would type it again: without the path of the program."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def _cpu_line(name: str) -> str:
