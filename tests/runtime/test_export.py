@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
-from sparse_nets import NETS, onnx_layer, sparse_net, sparse_weight
+from sparse_nets import NETS, sparse_net
 from tiny import untouched
 
 import rigl_compress
@@ -37,14 +37,6 @@ def everything_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small layers gain nothing; here they are to be rewritten all the same."""
     monkeypatch.setattr(module, "gains", lambda *_: True)
     monkeypatch.setattr(module, "saving_together", lambda chosen, *_: chosen)
-
-
-@pytest.fixture
-def layer(tmp_path: Path) -> Path:
-    """A layer that is worth it."""
-    path = tmp_path / "layer.onnx"
-    onnx.save(onnx_layer(sparse_weight(0.95, (700, 1000))), path)
-    return path
 
 
 def plain_host(path: Path) -> ort.InferenceSession:
