@@ -99,8 +99,15 @@ class Comparison:
         return line
 
     def with_seeds(self, seeds: int | None) -> "Comparison":
-        """Give the same with another number of seeds, if one is asked for."""
-        return self if seeds is None else replace(self, seeds=seeds)
+        """Give the same with so many seeds of every row, if a number is asked for.
+
+        >>> few = Comparison("c", (Row("a", "x", seeds=1),), seeds=5)
+        >>> few.with_seeds(3).seeds_of(few.with_seeds(3).row[0])
+        3
+        """
+        if seeds is None:
+            return self
+        return replace(self, seeds=seeds, row=tuple(replace(row, seeds=None) for row in self.row))
 
     def only(self, labels: Iterable[str]) -> "Comparison":
         """Keep the rows of these labels, and those that they start from."""
