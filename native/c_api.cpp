@@ -22,10 +22,12 @@ namespace {
 
 using namespace rigl;
 
-// Without a pool of threads the pieces run one after the other, but they are cut as for so many threads.
+// Without a pool of threads the pieces run one after the other, but they are cut as for so many threads, however small.
 void run_in_turn(void*, void (*task)(void*, std::size_t), std::size_t total, void* user) {
   for (std::size_t i = 0; i < total; ++i) task(user, i);
 }
+
+Threads in_turn(int count) { return {count, run_in_turn, nullptr, 0.0}; }
 
 void tell(const std::string& message, char* error, std::size_t room) {
   if (room == 0) return;
@@ -57,7 +59,7 @@ RIGL_EXPORT void* rigl_matmul_create(const void* bytes, std::size_t size, const 
 }
 
 RIGL_EXPORT void rigl_matmul_run(void* handle, const MatMulCall* call, int threads) {
-  static_cast<SparseMatMul*>(handle)->run(*call, {threads, run_in_turn, nullptr});
+  static_cast<SparseMatMul*>(handle)->run(*call, in_turn(threads));
 }
 
 RIGL_EXPORT void rigl_matmul_destroy(void* handle) { delete static_cast<SparseMatMul*>(handle); }
@@ -72,7 +74,7 @@ RIGL_EXPORT void* rigl_conv_create(const void* bytes, std::size_t size, const Co
 }
 
 RIGL_EXPORT void rigl_conv_run(void* handle, const ConvCall* call, int threads) {
-  static_cast<SparseConv*>(handle)->run(*call, {threads, run_in_turn, nullptr});
+  static_cast<SparseConv*>(handle)->run(*call, in_turn(threads));
 }
 
 RIGL_EXPORT void rigl_conv_destroy(void* handle) { delete static_cast<SparseConv*>(handle); }
@@ -86,7 +88,7 @@ RIGL_EXPORT void* rigl_depthwise_create(const float* weights, std::size_t count,
 }
 
 RIGL_EXPORT void rigl_depthwise_run(void* handle, const ConvCall* call, int threads) {
-  static_cast<DepthwiseConv*>(handle)->run(*call, {threads, run_in_turn, nullptr});
+  static_cast<DepthwiseConv*>(handle)->run(*call, in_turn(threads));
 }
 
 RIGL_EXPORT void rigl_depthwise_destroy(void* handle) { delete static_cast<DepthwiseConv*>(handle); }
@@ -101,7 +103,7 @@ RIGL_EXPORT void* rigl_gru_create(const void* bytes, std::size_t size, const Gru
 }
 
 RIGL_EXPORT void rigl_gru_run(void* handle, const GruCall* call, int threads) {
-  static_cast<SparseGru*>(handle)->run(*call, {threads, run_in_turn, nullptr});
+  static_cast<SparseGru*>(handle)->run(*call, in_turn(threads));
 }
 
 RIGL_EXPORT void rigl_gru_destroy(void* handle) { delete static_cast<SparseGru*>(handle); }

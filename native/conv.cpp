@@ -9,6 +9,7 @@ namespace rigl {
 namespace {
 
 constexpr std::size_t kMostPlans = 4;
+constexpr std::size_t kTilesEach = 4;
 // Masks that are kept from run to run, for one size of images.
 constexpr std::size_t kMostMaskBytes = 1 << 20;
 
@@ -109,7 +110,15 @@ SparseMatMul& SparseConv::product() {
   return *product_;
 }
 
-void SparseConv::run(const ConvCall& call, const Threads& threads) {
+// Roughly: every non-zero meets every pixel of the output, and every pixel is packed for each place of the filter.
+double SparseConv::nanoseconds(const ConvCall& call) const {
+  const double rows = static_cast<double>(shape_.rows.output(call.height));
+  const double pixels = rows * static_cast<double>(shape_.columns.output(call.width) * call.batch);
+  return pixels * (static_cast<double>(matrix_.values.size()) / 20 + matrix_.columns / 15.0 + matrix_.rows / 10.0);
+}
+
+void SparseConv::run(const ConvCall& call, const Threads& all) {
+  const Threads threads = all.for_work(nanoseconds(call));
   const bool pixel = call.height == 1 && call.width == 1 && shape_.rows.output(1) == 1 && shape_.columns.output(1) == 1;
   if (pixel && shape_.taps() == 1 && call.residual == nullptr) {
     return product().run({call.x, call.batch, call.bias, call.y, false, false, call.clip}, threads);
@@ -179,11 +188,14 @@ void SparseConv::run_tile(const ConvCall& call, const Plan& plan, const float* p
 std::shared_ptr<const SparseConv::Plan> SparseConv::plan(std::int64_t height, std::int64_t width, std::size_t batch,
                                                          int threads) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto tiles_for = [&](const Plan& each) { return each.tile_count * batch; };
+  // Few tiles do not come out even between threads: then rows are cut too, though each part packs the pixels anew.
+  const auto groups_for = [&](const Plan& each) {
+    const bool many = each.tile_count * batch >= kTilesEach * static_cast<std::size_t>(threads);
+    return threads == 1 || many ? 1u : static_cast<std::uint32_t>(threads);
+  };
   for (const auto& each : plans_) {
     if (each->geometry.height != height || each->geometry.width != width || each->threads != threads) continue;
-    const bool many = tiles_for(*each) >= 2 * static_cast<std::size_t>(threads);
-    if (threads == 1 || each->wanted_groups == (many ? 1u : static_cast<std::uint32_t>(threads))) return each;
+    if (each->wanted_groups == groups_for(*each)) return each;
   }
   Plan fresh{};
   fresh.geometry = make_geometry(shape_, height, width);
@@ -191,8 +203,7 @@ std::shared_ptr<const SparseConv::Plan> SparseConv::plan(std::int64_t height, st
   const std::size_t pixels = fresh.geometry.pixels();
   fresh.width = static_cast<std::size_t>(tile_width(pixels, kernels_.lanes));
   fresh.tile_count = (pixels + fresh.width - 1) / fresh.width;
-  const bool many = tiles_for(fresh) >= 2 * static_cast<std::size_t>(threads);
-  fresh.wanted_groups = threads == 1 || many ? 1u : static_cast<std::uint32_t>(threads);
+  fresh.wanted_groups = groups_for(fresh);
   const Geometry& geometry = fresh.geometry;
   const bool runs = worth_runs(geometry, fresh.width);
   TileShape shape;

@@ -54,6 +54,7 @@ class SparseConv {
 
  private:
   struct Plan;
+  double nanoseconds(const ConvCall& call) const;
   SparseMatMul& product();
   std::shared_ptr<const Plan> plan(std::int64_t height, std::int64_t width, std::size_t batch, int threads);
   void run_tile(const ConvCall& call, const Plan& plan, const float* planes, std::size_t image, std::size_t tile,

@@ -131,13 +131,15 @@ std::string check_depthwise(const std::vector<float>& weights, const ConvShape& 
   return weights.empty() || weights.size() % taps != 0 ? "the filters do not fit the shape of the kernel" : "";
 }
 
-void DepthwiseConv::run(const ConvCall& call, const Threads& threads) const {
+void DepthwiseConv::run(const ConvCall& call, const Threads& all_threads) const {
   if (shape_.rows.output(call.height) < 1 || shape_.columns.output(call.width) < 1 || call.batch == 0) return;
   const Layout layout = lay_out(shape_, call.height, call.width, kernels_.lanes);
   const std::size_t all = channels(), rows = size(shape_.rows.kernel), columns = size(shape_.columns.kernel);
   const std::size_t image = size(call.height * call.width);
+  const double outputs = static_cast<double>(call.batch * all * layout.pixels);
+  const Threads threads = all_threads.for_work(outputs * (2.5 + static_cast<double>(rows * columns)) / 12);
   // Zeros around an image stay from channel to channel: a piece of work sets them once.
-  const std::size_t pieces = std::min(call.batch * all, static_cast<std::size_t>(threads.count) * 4);
+  const std::size_t pieces = std::min(call.batch * all, static_cast<std::size_t>(threads.count * threads.pieces_each));
   // A filter of one place reads the images where they are.
   const bool direct = rows * columns == 1 && layout.row_stride == 1 && layout.column_stride == 1;
   for_each(threads, pieces, [&](std::size_t piece) {

@@ -37,6 +37,7 @@ class SparseMatMul {
     TilePlan tiles;
   };
 
+  double nanoseconds(std::size_t batch) const;
   void run_vector(const MatMulCall& call, const Threads& threads);
   void run_tiles(const MatMulCall& call, const Threads& threads);
   std::shared_ptr<const SlicePlan> slices(std::uint32_t groups);

@@ -364,6 +364,40 @@ def test_random_perceptrons(seed: int, threads: int, batch: int) -> None:
     assert largest_difference(ours.run(None, inputs), theirs.run(None, inputs)) < TOLERANCE
 
 
+def large_layers() -> dict[str, onnx.ModelProto]:
+    """One of each kind, with enough work for several threads: small ones are left to one."""
+    rng = np.random.default_rng(0)
+    image = {"x": ["n", 32, 28, 28], "y": ["n", 64, 28, 28]}
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    apart = helper.make_node("Conv", ["x", "v"], ["d"], pads=[1, 1, 1, 1], group=32)
+    pointwise = helper.make_node("Conv", ["d", "p"], ["y"])
+    filters = {"v": rng.standard_normal((32, 1, 3, 3)), "p": sparse_weight(0.5, (64, 32, 1, 1))}
+    # Small weights, or steps blow the last bits up.
+    gates = {"w": rng.standard_normal((1, 900, 20)), "r": 0.05 * sparse_weight(0.7, (900, 300))[None]}
+    gru = helper.make_node("GRU", ["x", "w", "r"], ["y"], hidden_size=300)
+    return {
+        "product": onnx_layer(sparse_weight(0.7, (600, 900))),
+        "convolution": model_of([conv], image, {"w": sparse_weight(0.7, (64, 32, 3, 3))}),
+        "depthwise": model_of([apart, pointwise], image, filters),
+        "gru": model_of([gru], {"x": [7, "n", 20], "y": [7, 1, "n", 300]}, gates),
+    }
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", large_layers())
+@pytest.mark.parametrize("batch", [1, 5, 130])
+def test_large_layers_share_the_threads(everything_gains: None, name: str, batch: int) -> None:
+    model = large_layers()[name].SerializeToString()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 3
+    ours, theirs = InferenceSession(model, options), dense_session(model)
+    inputs = random_inputs(theirs, batch)
+    (expected,) = theirs.run(None, inputs)
+    assert ours.sparse_layers
+    for _ in range(5):  # a race is not lost every time
+        assert largest_difference(ours.run(None, inputs), [expected]) < TOLERANCE
+
+
 def test_without_kernels_it_warns_once_and_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "why_not", lambda: "no compiler: install one")
     model = onnx_layer(sparse_weight(0.95, (1000, 1000))).SerializeToString()
