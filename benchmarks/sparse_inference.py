@@ -31,8 +31,8 @@ ABOUT = """# Sparse inference
 
 Time of the dense network in ONNX Runtime over the time with our kernels, in the same run: above 1 is faster. Random
 masks; the first convolution and depthwise ones are dense. In each round both run for 50 ms in turn; with two threads
-after a pause in which the threads of the other come to rest. In brackets: the quartiles over the rounds. One thread: CPU time of the thread; two: the clock
-on the wall. `difference`: of the outputs, in parts of the largest. Made by
+after a pause in which the threads of the other come to rest. In brackets: the quartiles over the rounds. One thread:
+CPU time of the thread; two: the clock on the wall. `difference`: of the outputs, in parts of the largest. Made by
 """
 
 
