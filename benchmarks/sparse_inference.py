@@ -31,8 +31,9 @@ ABOUT = """# Sparse inference
 
 Time of the dense network in ONNX Runtime over the time with our kernels, in the same run: above 1 is faster. Random
 masks; the first convolution and depthwise ones are dense. In each round both run for 50 ms in turn; with two threads
-after a pause in which the threads of the other come to rest. In brackets: the quartiles over the rounds. One thread:
-CPU time of the thread; two: the clock on the wall. `difference`: of the outputs, in parts of the largest. Made by
+after a pause in which the threads of the other come to rest. In brackets: the quartiles over the rounds of all
+passes. One thread: CPU time of the thread; two: the clock on the wall. `difference`: of the outputs, in parts of the
+largest. Made by
 """
 
 
@@ -136,16 +137,20 @@ def seconds(session: object, inputs: dict[str, object], times: int, clock: Calla
     return (clock() - start) / times
 
 
-@dataclass(frozen=True)
+@dataclass
 class Result:
-    """What one network gave at one sparsity with so many threads."""
+    """What one network gave at one sparsity with so many threads; each pass adds its rounds."""
 
-    ratio: float
-    low: float
-    high: float
-    dense: float
+    times: list[tuple[float, float]]  # of a round: dense, ours
     difference: float
     layers: int
+
+    def row(self) -> str:
+        """Tell it in the cells of the table."""
+        dense, ours = np.array(self.times).T
+        low, ratio, high = np.quantile(dense / ours, [0.25, 0.5, 0.75])
+        told = f"**{ratio:.2f}** [{low:.2f}, {high:.2f}] | {np.median(dense) * 1e3:.3g}"
+        return f"{told} | {self.layers} | {self.difference:.0e}"
 
 
 def compare(model: bytes, inputs: dict[str, object], threads: int, rounds: int) -> Result:
@@ -160,50 +165,65 @@ def compare(model: bytes, inputs: dict[str, object], threads: int, rounds: int) 
             seconds(session, inputs, 1, clock)
         return seconds(session, inputs, count, clock)
 
-    pair = (theirs, ours)
     counts = []
-    for session in pair:
+    for session in (theirs, ours):
         seconds(session, inputs, 2, clock)
         counts.append(max(1, int(BURST / max(seconds(session, inputs, 2, clock), 1e-6))))
-    times = np.array([[turn(*each) for each in zip(pair, counts, strict=True)] for _ in range(rounds)])
-    low, ratio, high = np.quantile(times[:, 0] / times[:, 1], [0.25, 0.5, 0.75])
-    return Result(ratio, low, high, float(np.median(times[:, 0])), difference, len(ours.sparse_layers))
+    times = [(turn(theirs, counts[0]), turn(ours, counts[1])) for _ in range(rounds)]
+    return Result(times, difference, len(ours.sparse_layers))
+
+
+Key = tuple[str, float, int]
+
+
+def measure(case: Case, sparsity: float, threads: tuple[int, ...], rounds: int, seed: int) -> dict[Key, Result]:
+    model, example = masked(case, sparsity, seed)
+    plain = export_graph(model, example).SerializeToString()
+    shape = (case.batch, *example.shape[1:])
+    inputs: dict[str, object] = {"input": np.random.default_rng(seed).random(shape, dtype=np.float32)}
+    return {(case.label, sparsity, number): compare(plain, inputs, number, rounds) for number in threads}
+
+
+def line(key: Key, result: Result) -> str:
+    label, sparsity, threads = key
+    return f"| {label} | {sparsity:.0%} | {threads} | {result.row()} |"
+
+
+HEAD = """| network | sparsity | threads | ratio | dense ms | sparse layers | difference |
+|---|---|---|---|---|---|---|"""
 
 
 @click.command()
 @click.option("--only", default="", help="Networks whose name contains this.")
 @click.option("--threads", multiple=True, type=int, default=(1, 2), show_default=True)
-@click.option("--rounds", default=21, show_default=True)
+@click.option("--rounds", default=7, show_default=True, help="In each pass.")
+@click.option(
+    "--passes", default=3, show_default=True, help="Over all networks: noise comes and goes."
+)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--low", is_flag=True, help="Low sparsities instead: 0, 30, 50, 60 and 70 %.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Also write the table into this file.")
-def main(only: str, threads: tuple[int, ...], rounds: int, seed: int, low: bool, markdown: Path | None) -> None:
-    """Print a row for each network, sparsity and number of threads."""
+def main(
+    only: str, threads: tuple[int, ...], rounds: int, passes: int, seed: int, low: bool, markdown: Path | None
+) -> None:
+    """Print a row for each network, sparsity and number of threads, as it stands after each pass."""
     torch.set_num_threads(1)
-    lines = [
-        "| network | sparsity | threads | ratio | dense ms | sparse layers | difference |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    click.echo("\n".join(lines))
-    for case in (case for case in CASES if only in case.label):
-        for sparsity in LOW if low else case.sparsities:
-            model, example = masked(case, sparsity, seed)
-            plain = export_graph(model, example).SerializeToString()
-            shape = (case.batch, *example.shape[1:])
-            inputs: dict[str, object] = {"input": np.random.default_rng(seed).random(shape, dtype=np.float32)}
-            for number in threads:
-                found = compare(plain, inputs, number, rounds)
-                told = f"**{found.ratio:.2f}** [{found.low:.2f}, {found.high:.2f}] | {found.dense * 1e3:.3g}"
-                row = f"{case.label} | {sparsity:.0%} | {number} | {told} | {found.layers} | {found.difference:.0e}"
-                lines.append(f"| {row} |")
-                click.echo(lines[-1])
+    results: dict[Key, Result] = {}
+    for number in range(1, passes + 1):
+        click.echo(f"pass {number} of {passes}\n\n{HEAD}")
+        for case in (case for case in CASES if only in case.label):
+            for sparsity in LOW if low else case.sparsities:
+                for key, found in measure(case, sparsity, threads, rounds, seed).items():
+                    results.setdefault(key, Result([], found.difference, found.layers)).times.extend(found.times)
+                    click.echo(line(key, results[key]))
     if markdown:
         facts = environment()
         given = " ".join(f"--threads {number}" for number in threads) + " --low" * low
-        command = f"`python benchmarks/sparse_inference.py {given} --seed {seed} --rounds {rounds}`"
-        made = f"{command} on {facts['date'][:10]}"
+        command = f"`python benchmarks/sparse_inference.py {given} --rounds {rounds} --passes {passes} --seed {seed}`"
         where = f"{facts['cpu']}, {facts['cores']} cores, onnxruntime {facts['versions']['onnxruntime']}"
-        markdown.write_text(f"{ABOUT}{made}: {where}.\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+        rows = "\n".join(line(*each) for each in results.items())
+        made = f"{command} on {facts['date'][:10]}: {where}."
+        markdown.write_text(f"{ABOUT}{made}\n\n{HEAD}\n{rows}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
