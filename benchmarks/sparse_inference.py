@@ -197,9 +197,7 @@ HEAD = """| network | sparsity | threads | ratio | dense ms | sparse layers | di
 @click.option("--only", default="", help="Networks whose name contains this.")
 @click.option("--threads", multiple=True, type=int, default=(1, 2), show_default=True)
 @click.option("--rounds", default=7, show_default=True, help="In each pass.")
-@click.option(
-    "--passes", default=3, show_default=True, help="Over all networks: noise comes and goes."
-)
+@click.option("--passes", default=3, show_default=True, help="Over all networks: noise comes and goes.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--low", is_flag=True, help="Low sparsities instead: 0, 30, 50, 60 and 70 %.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Also write the table into this file.")
