@@ -1,9 +1,11 @@
-"""What all tests share: one thread, and fixtures around `tiny`."""
+"""What all tests share: one thread, the same random numbers, and fixtures around `tiny`."""
 
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -14,13 +16,23 @@ from rigl_compress.cli.main import main
 
 # Modules that tests import have no tests, and are not to be imported a second time for doctests.
 collect_ignore_glob = [path.name for path in Path(__file__).parent.glob("*.py") if not path.name.startswith("test_")]
-# No deadline: a busy machine is not an error.
-settings.register_profile("default", deadline=None, max_examples=60)
+# No deadline: a busy machine is not an error. The same examples every time: what passed passes again.
+settings.register_profile("default", deadline=None, max_examples=60, derandomize=True)
+# `pytest --hypothesis-profile explore` looks for new ones.
+settings.register_profile("explore", deadline=None, max_examples=1000, derandomize=False)
 settings.load_profile("default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--refresh-golden", action="store_true", help="Write the golden files of tests/golden anew.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Before any fixture: a test draws the same numbers alone, in any order and on any worker."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True, scope="session")
