@@ -71,7 +71,7 @@ def load_dataset(
     try:
         return _read(spec, _find_or_fetch(spec, data_dir, fetch, say or _silent), chosen, say or _silent)
     except _NotAvailableError as error:
-        return _load_fallback(spec, error)
+        return _load_fallback(spec, error, chosen)
 
 
 def fetch_dataset(name: str, data_dir: Path | None = None, say: Say | None = None) -> Path:
@@ -232,13 +232,13 @@ def _origin(spec: DataSpec, status: DataStatus, published: bool) -> str:
     return f"{spec.title}{checked}, in {status.folder} ({status.label})"
 
 
-def _load_fallback(spec: DataSpec, error: _NotAvailableError) -> DataSet:
+def _load_fallback(spec: DataSpec, error: _NotAvailableError, options: Mapping[str, Any]) -> DataSet:
     if not spec.fallback:
         raise error
     instead = DATASETS[spec.fallback]
     status = _status(instead, _places(instead, None))
     if not status.present:
         raise InputError(f"{error}; or use {instead.name}: {instead.hint}") from error
-    found = _read(instead, status, {})
+    found = _read(instead, status, options)
     note = f"(the full {spec.name} was not found; `rigl-compress data fetch {spec.name}` gets it)"
     return replace(found, source=f"{found.source} {note}")

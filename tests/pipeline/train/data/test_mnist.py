@@ -51,6 +51,16 @@ def test_files_that_do_not_fit(tmp_path: Path, write_digits: Write, name: str, c
     assert str(tmp_path / name) in str(caught.value)
 
 
+@pytest.mark.parametrize("option", ["turn", "stretch", "move"])
+def test_training_images_are_jiggled_and_test_images_never(tmp_path: Path, write_digits: Write, option: str) -> None:
+    train, test = read_idx_splits(write_digits(tmp_path), **{option: 0.5})
+    (drawn, labels), (seen, _) = (next(split.batches(10, torch.Generator().manual_seed(0))) for split in (train, test))
+    assert not any(torch.equal(image, other) for image in drawn for other in train.x)
+    assert all(any(torch.equal(image, other) for other in test.x) for image in seen)
+    assert all(torch.equal(x, y) for (x, _), y in zip(train.in_order(20), [train.x], strict=True))
+    assert labels.unique().numel() > 1
+
+
 def test_an_empty_set_is_an_error(tmp_path: Path, write_digits: Write) -> None:
     write_digits(tmp_path, train=20, test=0)
     with pytest.raises(InputError, match="at least one image"):

@@ -1,10 +1,13 @@
+from math import cos, floor, radians, sin
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rigl_compress.pipeline.train.data.pixels import Normalise, pad_crop_flip
+from rigl_compress.models.errors import InputError
+from rigl_compress.pipeline.train.data.pixels import Jiggle, Normalise, pad_crop_flip
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -65,3 +68,67 @@ def test_everything_happens_on_the_device_of_the_images() -> None:
     images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8, device="meta")
     out = Normalise((0.5,) * 3, (0.2,) * 3)(pad_crop_flip(images, seeded(0)))
     assert (out.device.type, tuple(out.shape)) == ("meta", (4, 3, 8, 8))
+
+
+# Turned, stretched and moved
+
+
+def between(image: Tensor, x: float, y: float) -> float:
+    """The value of an image [H, W] at a point between its pixels, black around it: one pixel at a time."""
+    left, top = floor(x), floor(y)
+    total = 0.0
+    for column, row in ((left, top), (left + 1, top), (left, top + 1), (left + 1, top + 1)):
+        if 0 <= row < image.shape[0] and 0 <= column < image.shape[1]:
+            total += float(image[row, column]) * (1 - abs(x - column)) * (1 - abs(y - row))
+    return total
+
+
+def by_hand(image: Tensor, drawn: list[float], by: Jiggle) -> Tensor:
+    """An image [H, W] turned, stretched and moved in plain arithmetic of pixels."""
+    angle, wide, high = radians(by.turn * drawn[0]), 1 + by.stretch * drawn[1], 1 + by.stretch * drawn[2]
+    rows, columns = image.shape
+    middle_x, middle_y = (columns - 1) / 2, (rows - 1) / 2
+    out = torch.zeros(rows, columns)
+    for row in range(rows):
+        for column in range(columns):
+            x, y = (column - middle_x) * wide, (row - middle_y) * high
+            from_x = cos(angle) * (column - middle_x) * wide - sin(angle) * y + middle_x + by.move * drawn[3]
+            from_y = sin(angle) * x + cos(angle) * y + middle_y + by.move * drawn[4]
+            out[row, column] = between(image, from_x, from_y)
+    return out
+
+
+@settings(max_examples=20)
+@given(
+    st.integers(0, 2**40),
+    st.sampled_from([(7, 7), (5, 9)]),
+    st.sampled_from([(30.0, 0, 0), (0, 0.3, 0), (20, 0.2, 1.5)]),
+)
+def test_jiggled_as_by_hand(seed: int, size: tuple[int, int], by: tuple[float, float, float]) -> None:
+    images = torch.rand(3, 1, *size, generator=seeded(9))
+    jiggle = Jiggle(*by)
+    drawn = (torch.rand(5, 3, generator=seeded(seed)) * 2 - 1).T.tolist()
+    expected = torch.stack([by_hand(image[0], one, jiggle) for image, one in zip(images, drawn, strict=True)])
+    torch.testing.assert_close(jiggle(images, seeded(seed))[:, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_jiggle_moves_no_further_than_it_says_and_as_far() -> None:
+    dots = torch.zeros(2000, 1, 15, 15)
+    dots[:, :, 7, 7] = 1
+    out = Jiggle(turn=0, stretch=0, move=2)(dots, seeded(0))[:, 0]
+    away = (out.sum(dim=1) * torch.arange(-7, 8)).sum(dim=1)
+    assert 1.99 < float(away.max()) <= 2.0001
+    assert -2.0001 <= float(away.min()) < -1.99
+    assert float(away.mean()) == pytest.approx(0, abs=0.1)
+
+
+@pytest.mark.parametrize("option", ["turn", "stretch", "move"])
+@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
+def test_a_jiggle_of_no_meaning_is_refused(option: str, value: float) -> None:
+    with pytest.raises(InputError, match=f"data.options.{option} is {value}"):
+        Jiggle.asked(**{"turn": 0.0, "stretch": 0.0, "move": 0.0, option: value})
+
+
+def test_a_jiggle_happens_on_the_device_of_the_images() -> None:
+    out = Jiggle(5, 0.1, 1)(torch.zeros(4, 1, 8, 8, device="meta"), seeded(0))
+    assert (out.device.type, tuple(out.shape)) == ("meta", (4, 1, 8, 8))
