@@ -62,6 +62,6 @@ int main(int argc, char** argv) {
   const string data = argc > 1 ? argv[1] : "mnist";
   std::mt19937 rng(argc > 2 ? std::atoi(argv[2]) : 0);
   const Images train = read_images(data + "/train", 60000);
-  Network<7> net({0.99, 0.891, 0}, 1, false, rng);
+  Network<7> net({300, 100}, {0.99, 0.891, 0}, 1, false, rng);
   return check_gradients<7>(net, train, 100, rng);
 }

@@ -25,7 +25,7 @@ DEFAULTS = {
     "holdout": 10000, "iterations": 120000, "batch": 100, "s1": 0.99, "s2": 0.891, "s3": 0, "fan": "dense", "init": 1,
     "lr": 0.2, "momentum": 0.9, "schedule": "step", "drops": "0.375,0.475", "factor": 3, "hold": 0, "lr_final": 0,
     "warmup": 0, "l2": 1e-4, "l2_1": "", "l2_2": "", "l2_3": "", "alpha": 0.3, "dT": 100, "T_end": 50000,
-    "anneal": "cosine", "power": 3,
+    "anneal": "cosine", "power": 3, "turn": 0, "stretch": 0, "move": 0, "copies": 24, "h1": 300, "h2": 100,
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def compile_trainer():
 def table(args):
     groups = {}
     chosen = dict(item.split("=", 1) for item in args.settings)
-    for row in read_log(args.log):
+    for row in ({**DEFAULTS, **row} for row in read_log(args.log)):  # a log may be older than a setting
         if any(str(number(row.get(key))) != str(number(value)) for key, value in chosen.items()):
             continue
         if all(row[f"l2_{layer}"] != "" for layer in (1, 2, 3)):

@@ -1,4 +1,4 @@
-// A sparse 784-300-100-10 ReLU network: MNIST batches, kernels that touch only the active weights, RigL's
+// A sparse 784-300-100-10 ReLU network, or one with other hidden layers: MNIST batches, kernels that touch only the active weights, RigL's
 // mask update, and the size that remains without dead neurons. See trainer.cpp.
 #pragma once
 
@@ -37,6 +37,39 @@ vector<uint8_t> read_idx(const string& path, int header, size_t size) {
 Images read_images(const string& prefix, int count) {
   return {count, read_idx(prefix + "-images-idx3-ubyte.gz", 16, size_t(count) * 784),
           read_idx(prefix + "-labels-idx1-ubyte.gz", 8, count)};
+}
+
+// How far an image may be turned (degrees), its sides stretched (share) and itself be moved (pixels).
+struct Jiggle { double turn, stretch, move; };
+
+// One image, read between the pixels of another, black around it.
+void jiggle_image(const uint8_t* from, uint8_t* to, const Jiggle& by, std::mt19937& rng) {
+  std::uniform_real_distribution<float> one(-1, 1);
+  const float angle = by.turn * M_PI / 180 * one(rng), wide = 1 + by.stretch * one(rng), high = 1 + by.stretch * one(rng);
+  const float right = by.move * one(rng), down = by.move * one(rng), c = std::cos(angle), s = std::sin(angle);
+  float framed[31][31] = {};  // two dark lines before the image and one behind it: what lies outside is as dark
+  for (int row = 0; row < 28; ++row) std::copy_n(from + row * 28, 28, framed[row + 2] + 2);
+  for (int row = 0; row < 28; ++row)
+    for (int column = 0; column < 28; ++column) {
+      const float x = (column - 13.5f) * wide, y = (row - 13.5f) * high;
+      const float at_x = std::clamp(c * x - s * y + 15.5f + right, 0.f, 29.999f);
+      const float at_y = std::clamp(s * x + c * y + 15.5f + down, 0.f, 29.999f);
+      const int left = at_x, top = at_y;
+      const float u = at_x - left, v = at_y - top;
+      const float above = framed[top][left] * (1 - u) + framed[top][left + 1] * u;
+      const float below = framed[top + 1][left] * (1 - u) + framed[top + 1][left + 1] * u;
+      to[row * 28 + column] = above * (1 - v) + below * v + 0.5f;
+    }
+}
+
+// `copies` versions of each image, side by side: made once, because making them for each batch takes as long as training.
+Images jiggled(const Images& set, int copies, const Jiggle& by, std::mt19937& rng) {
+  Images out = {set.count * copies, vector<uint8_t>(size_t(set.count) * copies * 784), {}};
+  for (int i = 0; i < out.count; ++i) {
+    jiggle_image(&set.pixels[size_t(i / copies) * 784], &out.pixels[size_t(i) * 784], by, rng);
+    out.labels.push_back(set.labels[i / copies]);
+  }
+  return out;
 }
 
 // ---------------------------------------------------------------------------------- kernels
@@ -227,8 +260,8 @@ struct Network {
   vector<Layer> layers;
   Block x[4], d[4];  // x[0] input, x[l] output of layer l; d[l] gradient of the loss by its pre-activation
 
-  Network(const double (&sparsity)[3], double scale, bool sparse_fan, std::mt19937& rng) {
-    const int width[] = {784, 300, 100, 10};
+  Network(const int (&hidden)[2], const double (&sparsity)[3], double scale, bool sparse_fan, std::mt19937& rng) {
+    const int width[] = {784, hidden[0], hidden[1], 10};
     for (int l = 0; l < 3; ++l) layers.emplace_back(width[l], width[l + 1], sparsity[l], scale, sparse_fan, rng);
     for (int l = 0; l < 4; ++l) x[l].resize(size_t(width[l]) * V), d[l].resize(size_t(width[l]) * V);
   }
@@ -286,11 +319,12 @@ struct Network {
   // What remains when neurons without an input or without an output go, repeated to a fixpoint.
   struct Compact { int width[4], nnz; };
   Compact compact() const {
-    vector<vector<char>> alive = {vector<char>(784, 1), vector<char>(300, 1), vector<char>(100, 1), vector<char>(10, 1)};
+    const size_t h1 = layers[0].out, h2 = layers[1].out;
+    vector<vector<char>> alive = {vector<char>(784, 1), vector<char>(h1, 1), vector<char>(h2, 1), vector<char>(10, 1)};
     for (bool changed = true; changed;) {
       changed = false;
-      vector<vector<char>> has_in = {vector<char>(784, 1), vector<char>(300), vector<char>(100), vector<char>(10)};
-      vector<vector<char>> has_out = {vector<char>(784), vector<char>(300), vector<char>(100), vector<char>(10, 1)};
+      vector<vector<char>> has_in = {vector<char>(784, 1), vector<char>(h1), vector<char>(h2), vector<char>(10)};
+      vector<vector<char>> has_out = {vector<char>(784), vector<char>(h1), vector<char>(h2), vector<char>(10, 1)};
       Compact c = {};
       for (int l = 0; l < 3; ++l)
         for (int p : layers[l].active()) {

@@ -21,6 +21,9 @@ struct Options {
       {"holdout", "10000"},    // last images of the training set kept for validation; 0: use the test set
       {"iterations", "120000"},  // SGD steps plus mask updates
       {"batch", "100"},
+      {"turn", "0"}, {"stretch", "0"}, {"move", "0"},  // training images: degrees, share, pixels, at most
+      {"copies", "24"},        // versions of each image that are made, if one of these is not 0
+      {"h1", "300"}, {"h2", "100"},                   // hidden neurons
       {"s1", "0.99"}, {"s2", "0.891"}, {"s3", "0"},   // sparsity per layer
       {"fan", "dense"},        // "sparse": Glorot limit from the fans that the mask leaves
       {"init", "1"},           // multiplies the initial weights
@@ -101,7 +104,9 @@ int run(const Options& o) {
     test = read_images(o.str("data") + "/t10k", 10000);
   }
   std::mt19937 rng(static_cast<unsigned>(o.num("seed")));
-  Network<V> net({o.num("s1"), o.num("s2"), o.num("s3")}, o.num("init"), o.str("fan") == "sparse", rng);
+  const Jiggle by = {o.num("turn"), o.num("stretch"), o.num("move")};
+  const int copies = by.turn || by.stretch || by.move ? o.num("copies") : 1;
+  Network<V> net({int(o.num("h1")), int(o.num("h2"))}, {o.num("s1"), o.num("s2"), o.num("s3")}, o.num("init"), o.str("fan") == "sparse", rng);
   const LearningRate rate(o);
   const float mu = o.num("momentum");
   float l2[3];
@@ -110,7 +115,8 @@ int run(const Options& o) {
     l2[l] = o.num(o.str(own).empty() ? "l2" : own);
   }
   const long period = o.num("dT"), end = o.num("T_end"), every = 600;
-  vector<int> order(train.count);
+  const Images shown = copies > 1 ? jiggled(train, copies, by, rng) : train;
+  vector<int> order(train.count), version(batch);
   std::iota(order.begin(), order.end(), 0);
   vector<float> dense;
   size_t cursor = order.size();  // the first batch shuffles
@@ -119,11 +125,11 @@ int run(const Options& o) {
 
   for (int iteration = 1; iteration <= iterations; ++iteration) {
     if (cursor + batch > order.size()) std::shuffle(order.begin(), order.end(), rng), cursor = 0;
-    const int* index = &order[cursor];
+    for (int i = 0; i < batch; ++i) version[i] = order[cursor + i] * copies + (copies > 1 ? int(rng() % copies) : 0);
     cursor += batch;
-    load_batch<V>(train, index, batch, net.x[0]);
+    load_batch<V>(shown, version.data(), batch, net.x[0]);
     net.forward();
-    const double loss = net.loss(train, index, batch);
+    const double loss = net.loss(shown, version.data(), batch);
     net.backward();
     if (step % period == 0 && step <= end && step != updated_at) {
       // The update takes the place of the SGD step and leaves the step count alone.
@@ -160,7 +166,7 @@ int run(const Options& o) {
     if (key == "data" || key == "verbose") continue;
     char* rest = nullptr;
     std::strtod(value.c_str(), &rest);
-    const char* quote = !value.empty() && *rest == 0 ? "" : "\"";
+    const char* quote = !value.empty() && value[0] != '.' && *rest == 0 ? "" : "\"";
     std::printf("\"%s\": %s%s%s, ", key.c_str(), quote, value.c_str(), quote);
   }
   std::printf("\"updates\": %ld, \"error\": %.2f, \"best\": %.2f, \"train_loss\": %.6f, \"architecture\": \"%d-%d-%d\", "
