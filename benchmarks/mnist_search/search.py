@@ -83,7 +83,7 @@ def run(args):
 
 def compile_trainer():
     TRAINER.parent.mkdir(parents=True, exist_ok=True)
-    flags = ["-O3", "-march=native", "-ffast-math", "-std=c++17"]
+    flags = ["-O3", "-march=native", "-ffast-math", "-std=c++17", "-Wno-psabi"]
     subprocess.run(["g++", *flags, str(HERE / "trainer.cpp"), "-lz", "-o", str(TRAINER)], check=True)
 
 

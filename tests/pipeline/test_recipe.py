@@ -47,7 +47,7 @@ def error_of(text: str, *overrides: str) -> str:
 def test_what_is_shipped_is_the_folder_recipes() -> None:
     shipped = {**shipped_recipes(), **shipped_comparisons()}
     assert set(shipped) == {path.stem for path in (ROOT / "recipes").glob("*.toml")}
-    assert set(shipped_comparisons()) == {"mnist-structured"}
+    assert set(shipped_comparisons()) == {"mnist-augmented", "mnist-structured"}
     assert "mnist-rigl-authors" in shipped_recipes()
 
 
