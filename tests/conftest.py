@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Before any fixture: a test draws the same numbers alone, in any order and on any worker."""
+    """Before any fixture: a test draws the same numbers alone, in any order (a new one each time) and on any worker."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
