@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests come in a new order each time; their numbers are ours to seed, also where that plugin is missing."""
+    """Leave only the order of tests to pytest-randomly: without it the numbers are to be the same too."""
     if hasattr(config.option, "randomly_reset_seed"):
         config.option.randomly_reset_seed = False
 

@@ -1,5 +1,5 @@
-// A sparse 784-300-100-10 ReLU network, or one with other hidden layers: MNIST batches, kernels that touch only the active weights, RigL's
-// mask update, and the size that remains without dead neurons. See trainer.cpp.
+// A sparse ReLU network with two hidden layers, 784-300-100-10 if nothing else is said: MNIST batches, kernels that touch
+// only the active weights, RigL's mask update, and the size that remains without dead neurons. See trainer.cpp.
 #pragma once
 
 #include <zlib.h>

@@ -90,7 +90,7 @@ class Jiggle:
         wide, high = 1 + self.stretch * drawn[1], 1 + self.stretch * drawn[2]
         right, down = self.move * 2 / width * drawn[3], self.move * 2 / height * drawn[4]
         cos, sin = angle.cos(), angle.sin()
-        # One multiplication of all matrices with all pixels; `affine_grid` makes one for each image, ten times as slow.
+        # One multiplication of all matrices with all pixels; `affine_grid` makes one for each image, which is slower.
         matrices = torch.stack([cos * wide, -sin * high * (height / width), right,
                                 sin * wide * (width / height), cos * high, down], dim=1)  # fmt: skip
         places = matrices.reshape(-1, 3) @ _pixels(height, width)
