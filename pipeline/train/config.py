@@ -63,12 +63,13 @@ class SparsityConfig:
             raise InputError("the end of the updates is unknown: give total_steps (or end, T_end)")
         if self.end is not None and total_steps is not None and self.end > total_steps:
             raise InputError(
-                f"updates end at step {self.end}, but the run has only {total_steps} steps: "
-                "lower end (T_end) or train longer"
+                f"updates end at step {self.end}, but the run has only {total_steps} steps: lower sparsity.end (T_end) "
+                "or give sparsity.end_share in its place, a share of the run; train.multiplier scales epochs and end"
             )
         if total_steps is not None and self.begin > total_steps:
             raise InputError(
-                f"updates begin at step {self.begin}, but the run has only {total_steps} steps: lower begin"
+                f"updates begin at step {self.begin}, but the run has only {total_steps} steps: lower sparsity.begin, "
+                "or train longer (train.epochs)"
             )
         end = max(self.begin, int((total_steps or 0) * self.end_share)) if self.end is None else self.end
         return UpdateSchedule(self.interval, end, self.fraction, self.decay, self.power, self.begin)

@@ -220,8 +220,8 @@ def refused(trainer: Trainer, *overrides: str) -> str:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["sparsity.end=61"], "updates end at step 61, but the run has only 60 steps: lower end (T_end)"),
-        (["sparsity.begin=61"], "updates begin at step 61, but the run has only 60 steps: lower begin"),
+        (["sparsity.end=61"], "updates end at step 61, but the run has only 60 steps: lower sparsity.end (T_end)"),
+        (["sparsity.begin=61"], "updates begin at step 61, but the run has only 60 steps: lower sparsity.begin"),
         (["sparsity.interval=0"], "interval (ΔT) is 0, expected 1 or more"),
         (["sparsity.fraction=1.5"], "fraction (α) is 1.5, expected a share between 0 and 1"),
         (["sparsity.decay=sine"], "unknown decay 'sine'"),
