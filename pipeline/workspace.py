@@ -90,13 +90,13 @@ class Run:
     # Beginning
 
     @classmethod
-    def create(cls, path: Path, recipe: Recipe, *, force: bool = False) -> "Run":
-        """Make a new run folder. One that exists is refused; with `force` an earlier run is replaced, nothing else."""
+    def create(cls, path: Path, recipe: Recipe, *, overwrite: bool = False) -> "Run":
+        """Make a new run folder. One that exists is refused; `overwrite` replaces an earlier run, nothing else."""
         run = cls(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            if not force:
+            if not overwrite:
                 raise InputError(
-                    f"{path} exists: choose another folder, continue with --resume, or replace with --force"
+                    f"{path} exists: choose another folder, continue with resume=True, or replace with overwrite=True"
                 )
             if not run.recipe_file.is_file():
                 raise InputError(f"{path} exists and is not a run: it is not replaced; choose another folder")
@@ -117,6 +117,8 @@ class Run:
     def open(cls, path: Path | str) -> "Run":
         """Open an existing run folder."""
         run = cls(Path(path))
+        if not run.path.exists():
+            raise InputError(f"{path} does not exist: give a run folder, which `rigl-compress train` makes")
         if not run.recipe_file.is_file():
             raise InputError(f"{path} is not a run folder (no recipe.toml in it): make one with `rigl-compress train`")
         return run

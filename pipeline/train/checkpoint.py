@@ -45,7 +45,9 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, sparse: 
     try:
         load_weights(model, _below(tensors, "model/"), "the run's recipe")
     except InputError as error:
-        raise InputError(f"{path}: {error}; put the run's own checkpoint back, or train anew with --force") from None
+        raise InputError(
+            f"{path}: {error}; put the run's own checkpoint back, or train anew with overwrite=True"
+        ) from None
     _load_optimizer(_trained(model, sparse), optimizer, _below(tensors, "optimizer/"), content["optimizer"])
     masks = _below(tensors, "mask/")
     memory = {name: _below(tensors, f"memory/{name}/") for name in masks}

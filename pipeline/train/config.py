@@ -10,7 +10,7 @@ from rigl_compress.models.errors import InputError
 from rigl_compress.models.layers import layer_shapes, layer_types, match_layers
 from rigl_compress.pipeline.train.distributions import DISTRIBUTIONS, fixed_densities, share_out
 from rigl_compress.pipeline.train.methods import Method, find_method
-from rigl_compress.pipeline.train.schedules import UpdateSchedule
+from rigl_compress.pipeline.train.schedules import DECAYS, UpdateSchedule
 
 # The paper stops the updates after about three quarters of training (§4).
 LAST_UPDATE = 0.75
@@ -46,7 +46,7 @@ class SparsityConfig:
         for name, strength in self.strengths.items():
             if not strength >= 0:
                 raise InputError(f"strength of layer {name!r} is {strength}, expected a factor of 0 or more")
-        DISTRIBUTIONS[self.distribution]
+        DISTRIBUTIONS[self.distribution], DECAYS[self.decay]
 
     @property
     def rule(self) -> Method:
@@ -93,14 +93,20 @@ class SparsityConfig:
 
     def strengths_in(self, model: nn.Module) -> dict[str, float]:
         """Give the factors of a penalty's strength in the layers that are named one by one."""
-        return _by_layer(self.strengths, layer_shapes(model), layer_types(model))
+        return _by_layer("sparsity.strengths", self.strengths, layer_shapes(model), layer_types(model))
 
     def _kept(self, names: Iterable[str], types: Mapping[str, str]) -> dict[str, float]:
-        return {name: 1 - sparsity for name, sparsity in _by_layer(self.layers, names, types).items()}
+        kept = _by_layer("sparsity.layers", self.layers, names, types)
+        return {name: 1 - sparsity for name, sparsity in kept.items()}
 
 
-def _by_layer(values: Mapping[str, float], names: Iterable[str], types: Mapping[str, str]) -> dict[str, float]:
-    return {name: value for pattern, value in values.items() for name in match_layers(pattern, names, types)}
+def _by_layer(
+    key: str, values: Mapping[str, float], names: Iterable[str], types: Mapping[str, str]
+) -> dict[str, float]:
+    try:
+        return {name: value for pattern, value in values.items() for name in match_layers(pattern, names, types)}
+    except InputError as error:  # of a recipe for another network, mostly
+        raise InputError(f"{key}: {error}; name layers of this network, or set {key} to {{}}") from None
 
 
 def _check_sparsity(what: str, value: float) -> None:

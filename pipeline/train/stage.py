@@ -41,7 +41,12 @@ class Circumstances:
 
 
 def train(
-    recipe: Recipe, path: Path, circumstances: Circumstances | None = None, *, resume: bool = False, force: bool = False
+    recipe: Recipe,
+    path: Path,
+    circumstances: Circumstances | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
 ) -> SparseModel:
     """Train a recipe in a run folder. `resume` goes on from the folder's last checkpoint, bit by bit on the CPU."""
     here = circumstances or Circumstances()
@@ -53,7 +58,7 @@ def train(
     spec = model_spec(recipe, data)
     # Everything that can be wrong with the recipe is found before anything is written.
     job = build_job(recipe, spec, data.to(device), device, here.listener)
-    run = Run.open(path) if resume else Run.create(path, recipe, force=force)
+    run = Run.open(path) if resume else Run.create(path, recipe, overwrite=overwrite)
     began = perf_counter()
     if resume and run.checkpoint_file.exists():
         progress = load_checkpoint(run.checkpoint_file, job.model, job.optimizer, job.sparse)

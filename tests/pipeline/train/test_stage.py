@@ -266,7 +266,7 @@ def test_a_start_from_a_run_that_is_not_finished(trainer: Trainer) -> None:
 def test_a_start_from_itself(trainer: Trainer) -> None:
     run = trainer("train.epochs=1")
     with untouched(trainer.root), pytest.raises(InputError, match="the folder of this very run"):
-        trainer("train.epochs=1", f"start.run='{run.path}'", "start.weights=initial", force=True)
+        trainer("train.epochs=1", f"start.run='{run.path}'", "start.weights=initial", overwrite=True)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -274,7 +274,7 @@ def test_a_folder_in_use(trainer: Trainer, force: bool) -> None:
     (trainer.root / "run").mkdir()
     (trainer.root / "run" / "thesis.tex").write_text("years of work")
     with untouched(trainer.root), pytest.raises(InputError, match="run exists"):
-        trainer("train.epochs=1", force=force)
+        trainer("train.epochs=1", overwrite=force)
 
 
 # Devices
