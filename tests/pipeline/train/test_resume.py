@@ -230,6 +230,6 @@ def test_a_killed_process(trainer: Trainer, tmp_path: Path, cli: Cli) -> None:
         process.wait()
     assert not run.result_file.exists()
     done = cli("train", "--run", run.path, "--resume", "--data-dir", trainer.data_dir, "--device", "cpu", "--json")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0, done.err
     assert json.loads(done.out) == run.result()
     assert_same_run(run, trainer(f"train.epochs={epochs}", run="whole"))
