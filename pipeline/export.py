@@ -168,7 +168,9 @@ def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
         with np.load(path, allow_pickle=False) as archive:
             found = {name: archive[name] for name in archive.files}
     except (OSError, EOFError, ValueError, AttributeError, TypeError, BadZipFile) as error:
-        raise InputError(f"{path} is not an .npz file of arrays ({error}): write one with numpy.savez") from None
+        # Of numpy's own reasons one advises to load the file unsafely.
+        reason = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        raise InputError(f"{path} is not an .npz file of arrays{reason}: write one with numpy.savez") from None
     if not found:
         raise InputError(f"{path} is empty: save the inputs by their names with numpy.savez")
     return found

@@ -123,7 +123,7 @@ def commands() -> list[str]:
     lines += re.findall(
         r"`(rigl-compress [^`]+)`", (ROOT / "docs" / "reference" / "paper.md").read_text(encoding="utf-8")
     )
-    return sorted({line.partition("  #")[0].strip() for line in lines if line.startswith("rigl-compress ")})
+    return sorted({shlex.join(shlex.split(line, comments=True)) for line in lines if line.startswith("rigl-compress ")})
 
 
 @pytest.mark.parametrize("line", commands())
