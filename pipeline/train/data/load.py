@@ -175,7 +175,7 @@ def _absent(place: Place) -> str:
 def _cure(spec: DataSpec, data_dir: Path | None) -> str:
     """Say where the data are to be put: into the folder that was named, or else into any, which is then to be named."""
     if not spec.files:
-        return f"name {spec.hint} with --data-dir" if data_dir is None else f"--data-dir takes {spec.hint}"
+        return f"name {spec.hint}, with --data-dir" if data_dir is None else f"--data-dir takes {spec.hint}"
     names, hint = ", ".join(file.name for file in spec.files), f" ({spec.hint})" if spec.hint else ""
     where = "a folder and name it with --data-dir" if data_dir is None else str(data_dir / spec.name)
     return f"put {names} into {where}{hint}"

@@ -263,7 +263,8 @@ def test_without_fetch_nothing_is_asked(tmp_path: Path, cache: Path, register: R
     with pytest.raises(InputError) as caught:
         load_dataset("tiny", tmp_path / "mine", fetch=False)
     message = str(caught.value)
-    assert message.startswith(f"tiny was not found in --data-dir {tmp_path / 'mine'}, user cache {cache}: run")
+    looked = f"--data-dir {tmp_path / 'mine'} (which does not exist), user cache {cache}"
+    assert message.startswith(f"tiny was not found in {looked}: run")
     assert "`rigl-compress data fetch tiny`" in message
     assert refusing.asked == 0
 
