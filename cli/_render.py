@@ -1,6 +1,5 @@
 """What people see. The only file that knows rich."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +29,9 @@ def note(text: str) -> None:
 
 def json_result(content: Any) -> None:
     """Print JSON on stdout."""
-    _out.out(json.dumps(content, indent=2, ensure_ascii=False))
+    from rigl_compress.models.artifacts import json_text
+
+    _out.out(json_text(content, indent=2))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,26 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def json_text(content: Any, indent: int | None = None) -> str:
+    """Write JSON that every reader takes: it has no infinite or undefined numbers, they become null.
+
+    >>> json_text({"loss": float("nan"), "step": 3})
+    '{"loss": null, "step": 3}'
+    """
+    return json.dumps(_finite(content), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if isfinite(content) else None
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    return [_finite(value) for value in content] if isinstance(content, list | tuple) else content
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically, indented for people."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json_text(content, indent=2) + "\n")
 
 
 def read_json(path: Path) -> Any:
@@ -54,7 +72,7 @@ def read_json(path: Path) -> Any:
 
 def save_artifact(path: Path, kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
     """Save named tensors and JSON content as one file of the given kind."""
-    header = json.dumps({"format": FORMAT, "kind": kind, "content": content}, ensure_ascii=False)
+    header = json_text({"format": FORMAT, "kind": kind, "content": content})
     packed = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     with atomic_path(path) as temporary:
         temporary.write_bytes(save(packed, metadata={_HEADER: header}))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rigl_compress.models.artifacts import read_json, write_json, write_text
+from rigl_compress.models.artifacts import json_text, read_json, write_json, write_text
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
@@ -157,13 +157,13 @@ class Run:
 
     def keep_metrics(self, epochs: int) -> None:
         """Forget the lines past an epoch: those after the checkpoint that training resumes from."""
-        lines = [json.dumps(row) + "\n" for row in self.metrics() if row["epoch"] <= epochs]
+        lines = [json_text(row) + "\n" for row in self.metrics() if row["epoch"] <= epochs]
         write_text(self.metrics_file, "".join(lines))
 
     def add_metrics(self, row: Mapping[str, Any]) -> None:
         """Append a line."""
         with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json_text(row) + "\n")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write what came out."""

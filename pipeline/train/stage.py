@@ -22,6 +22,7 @@ from rigl_compress.pipeline.train.data.dataset import DataSet
 from rigl_compress.pipeline.train.data.load import load_dataset
 from rigl_compress.pipeline.train.initialize import initialize, scale_for_fan_in
 from rigl_compress.pipeline.train.loop import Job, train_epochs
+from rigl_compress.pipeline.train.losses import DivergedError
 from rigl_compress.pipeline.train.narrow import width_for_density
 from rigl_compress.pipeline.train.optimizers import build_optimizer
 from rigl_compress.pipeline.train.progress import Listener, Say, say_nothing, silent
@@ -65,15 +66,23 @@ def train(
         _save_begin(run, job, spec, recipe)
     run.keep_metrics(job.epochs_done)
 
+    saved = job.epochs_done  # the epoch of the latest checkpoint
+
     def end_of_epoch(epochs_done: int, metrics: dict[str, Any]) -> None:
+        nonlocal saved
         seconds = perf_counter() - began
         run.add_metrics({**metrics, "sparsity": job.sparse.sparsity, "seconds": round(seconds, 2)})
         if epochs_done % recipe.train.checkpoint_every == 0:
             progress = {"epochs_done": epochs_done, "seen": job.seen, "seconds": seconds}
             progress["scaler"] = job.scaler.state_dict()
             save_checkpoint(run.checkpoint_file, job.model, job.optimizer, job.sparse, progress)
+            saved = epochs_done
 
-    train_epochs(job, end_of_epoch)
+    try:
+        train_epochs(job, end_of_epoch)
+    except DivergedError as error:
+        kept = f"keeps the checkpoint of epoch {saved}" if saved else "has no checkpoint yet"
+        raise DivergedError(f"{error}; {run.path} {kept}") from None
     return _finish(run, job, spec, recipe, {"data": data.source, "seconds": round(perf_counter() - began, 1)})
 
 
