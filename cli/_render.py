@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _out = Console(highlight=False, soft_wrap=True)
 _tables = Console(highlight=False, width=1000)  # rich cuts off what does not fit; a terminal breaks the line
+UNKNOWN = "not counted"  # the warning says why
 _err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -149,20 +150,24 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
         return
     from rigl_compress.pipeline.train.metrics import metric_of
 
-    alive = content.get("alive", {})
+    alive = content.get("alive")
     metric = metric_of(content)
     final, best = map(metric.show, metric.final_and_best(content))
-    flops = content["inference_flops"]
+    flops, training = content["inference_flops"], content["training_gflops"]
     rows = [
         (f"{metric.title}, final (best)", f"{final} ({best})"),
         ("sparsity", f"{content['sparsity']:.2%}"),
-        ("inference FLOPs", f"{flops['sparse']:,.0f} of {flops['dense']:,.0f} dense"),
+        ("inference FLOPs", f"{flops['sparse']:,.0f} of {flops['dense']:,.0f} dense" if flops else UNKNOWN),
     ]
     if alive:
         size = f"{alive['kflops']:.1f} KFLOPs, {alive['bitmask_bytes']:,.0f} bytes (paper's bit-mask convention)"
         rows.append(("without dead neurons", f"{alive['architecture']}, {size}"))
-    train_cost = ", ".join(f"{value:,.1f} ({name})" for name, value in content["training_gflops"].items())
-    rows += [("training GFLOPs", train_cost), ("time", f"{content['seconds']:.0f} s"), ("data", content["data"])]
+    train_cost = ", ".join(f"{value:,.1f} ({name})" for name, value in (training or {}).items())
+    rows += [
+        ("training GFLOPs", train_cost or UNKNOWN),
+        ("time", f"{content['seconds']:.0f} s"),
+        ("data", content["data"]),
+    ]
     text(f"{content['recipe']}, {content['method']}, seed {content['seed']} → {folder}")
     width = max(len(name) for name, _ in rows)
     for name, value in rows:

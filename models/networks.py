@@ -1,6 +1,7 @@
 """The registry of networks: a decorated function is listed, trainable, exportable and tested."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from inspect import signature
@@ -35,6 +36,11 @@ class Network:
     def options(self) -> tuple[str, ...]:
         """What can be asked for when it is built."""
         return tuple(signature(self.build).parameters)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it comes with this package."""
+        return self.build.__module__.startswith("rigl_compress.")
 
     @property
     def summary(self) -> str:
@@ -140,6 +146,18 @@ class ModelSpec:
         if not isinstance(whole, nn.Module):
             raise InputError(f"model {self.name!r} gives a {type(whole).__name__}, expected a torch.nn.Module")
         return whole
+
+    def outline(self) -> tuple[nn.Module, Tensor]:
+        """Build the network and an input for counting: ours without memory for their weights, on `meta`.
+
+        What people bring along is built as it is: reading a value or loading weights fails or warns on `meta`.
+
+        >>> ModelSpec("resnet-50").outline()[0].fc.weight.device, ModelSpec("torch.nn:Tanh").network.is_ours
+        (device(type='meta'), False)
+        """
+        with torch.device("meta") if self.network.is_ours else nullcontext():
+            model = self.build()
+        return model, self.example().to("meta" if self.network.is_ours else "cpu")
 
     def example(self, batch: int = 1, seed: int = 0) -> Tensor:
         """Give random inputs that the network takes, always the same ones, on the CPU.

@@ -198,7 +198,7 @@ def rows(outcomes: Sequence[Outcome], convention: str = "exact-schedule") -> Ite
         if not results:
             yield (label, "failed", group[0].failure, *([""] * (1 + len(COSTS))))
             continue
-        alive = [result["alive"] for result in results if "alive" in result]
+        alive = [result["alive"] for result in results if result.get("alive")]
         yield (
             label,
             str(len(results)) + (f" ({len(group) - len(results)} failed)" if len(results) < len(group) else ""),
@@ -207,7 +207,7 @@ def rows(outcomes: Sequence[Outcome], convention: str = "exact-schedule") -> Ite
             alive[0]["architecture"] if alive else "",
             spread([each["kflops"] for each in alive], 1),
             spread([each["bitmask_bytes"] for each in alive], 0),
-            spread([result["training_gflops"][convention] for result in results], 1),
+            spread([result["training_gflops"][convention] for result in results if result["training_gflops"]], 1),
         )
 
 

@@ -83,7 +83,11 @@ def train(
     except DivergedError as error:
         kept = f"keeps the checkpoint of epoch {saved}" if saved else "has no checkpoint yet"
         raise DivergedError(f"{error}; {run.path} {kept}") from None
-    return _finish(run, job, spec, recipe, {"data": data.source, "seconds": round(perf_counter() - began, 1)})
+    facts = {"data": data.source, "seconds": round(perf_counter() - began, 1)}
+    model = _finish(run, job, spec, recipe, facts)
+    for part, reason in model.metrics["not_counted"].items():
+        here.say(f"warning: {part} was not counted: {reason}")
+    return model
 
 
 def find_device(name: str) -> torch.device:
@@ -213,6 +217,8 @@ def _finish(run: Run, job: Job, spec: ModelSpec, recipe: Recipe, facts: dict[str
     name = job.data.metric
     metrics = {"metric": name, f"final_{name}": job.seen[name], f"best_{name}": job.seen[f"best_{name}"]}
     model = SparseModel.capture(spec, job.model, topology, job.sparse.steps, metrics)
+    topology.save(run.topology_file("end"))
+    model.save(run.model_file)  # before anything that can fail
     result = {
         **metrics,
         **facts,
@@ -222,7 +228,5 @@ def _finish(run: Run, job: Job, spec: ModelSpec, recipe: Recipe, facts: dict[str
         "recipe": recipe.name,
         "environment": environment() | {"threads": torch.get_num_threads(), "device": str(job.device)},
     }
-    topology.save(run.topology_file("end"))
-    model.save(run.model_file)
     run.write_result(result)
     return replace(model, metrics=result)
