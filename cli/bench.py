@@ -19,6 +19,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--html", type=_FILE, help="Also write a page with charts into this file.")
 @click.option("--markdown", type=_FILE, help="Also write the tables into this file, for a pull request.")
 @click.option("--report", type=_FILE, help="Also write the JSON into this file.")
+@options.trust_code
 @options.as_json
 def command(
     models: tuple[Path, ...],

@@ -18,6 +18,7 @@ from rigl_compress.cli import _options as options
 @click.option("--png", type=click.Path(path_type=Path), help="Also draw the curves into this PNG file.")
 @options.data_dir
 @options.device
+@options.trust_code
 @options.as_json
 def command(
     first: Path,

@@ -22,6 +22,7 @@ from rigl_compress.cli import _options as options
 @options.device
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all to train, 1 to bench]")
 @options.dry_run
+@options.trust_code
 @options.as_json
 def command(
     recipe: str | None,

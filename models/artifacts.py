@@ -13,6 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.trust import from_file
 
 FORMAT = 1
 _HEADER = "rigl_compress"
@@ -66,7 +67,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file; a missing or damaged one is an error of one sentence."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {path}: {error}; restore the file or start the run again") from None
 
 
@@ -90,16 +91,19 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_artifact(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Load what `save_artifact` wrote: tensors on the CPU, and the JSON content."""
+    """Load what `save_artifact` wrote: tensors on the CPU, and the JSON content, its texts marked (see `trust`)."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = json.loads((file.metadata() or {}).get(_HEADER, "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError, AttributeError, TypeError) as error:
         raise InputError(f"cannot read {path}: {error}; the file is missing or damaged: make it again") from None
     header = header if isinstance(header, dict) else {}
     if header.get("kind") != kind:
         raise InputError(f"{path} holds a {header.get('kind', 'foreign safetensors file')!r}, not a {kind!r}")
     if header.get("format") != FORMAT:
         raise InputError(f"{path} has format {header.get('format')!r}, this version reads {FORMAT}: make it again")
-    return tensors, header["content"]
+    content = header.get("content")
+    if not isinstance(content, dict):
+        raise InputError(f"{path} has no table of contents in its header: it is damaged, make it again")
+    return tensors, from_file(content, str(path))

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from inspect import signature
+from math import prod
 from typing import Any
 
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.prune_plan import PrunePlan
-from rigl_compress.models.references import is_reference, load_reference
+from rigl_compress.models.references import is_reference, load_factory
 from rigl_compress.models.registry import Registry
 
 Builder = Callable[..., nn.Module]
+MOST_VALUES = 2**28  # of one sample, 1 GiB of floats: a file that asks for more is damaged
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,7 @@ def find_network(name: str) -> Network:
     """
     if not is_reference(name):
         return all_models()[name]
-    build = load_reference(name, "model")
-    if not callable(build):
-        raise InputError(f"model {name!r} is a {type(build).__name__}, expected a function that gives a network")
+    build = load_factory(name, "model", nn.Module, "torch.nn.Module")
     registered = next((network for network in MODELS.values() if network.build is build), Network(name, build))
     return replace(registered, name=name)
 
@@ -111,6 +111,11 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if self.input_shape is not None:
             object.__setattr__(self, "input_shape", tuple(self.input_shape))  # JSON has lists
+            if min(self.input_shape, default=1) < 1 or prod(self.input_shape) > MOST_VALUES:
+                raise InputError(
+                    f"input_shape is {list(self.input_shape)}, expected lengths of 1 or more, "
+                    f"and at most {MOST_VALUES:,} values in a sample"
+                )
 
     @property
     def network(self) -> Network:
@@ -120,15 +125,25 @@ class ModelSpec:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
-        shape = self.input_shape or self.network.input_shape
+        shape = self.network.input_shape if self.input_shape is None else self.input_shape
         if shape is None:
             raise InputError(f"the shape of the samples of model {self.name!r} is not known: give model.input_shape")
         return shape
 
     def build(self) -> nn.Module:
         """Build the network with freshly drawn weights."""
+        plan = None if self.plan is None else PrunePlan.from_json(self.plan)
         whole = self._build_whole(self.network)
-        return whole if self.plan is None else PrunePlan.from_json(self.plan).reshape(whole)
+        return whole if plan is None else self._reshaped(whole, plan)
+
+    def _reshaped(self, whole: nn.Module, plan: PrunePlan) -> nn.Module:
+        try:
+            return plan.reshape(whole)
+        except InputError:
+            raise
+        except Exception as error:  # sizes and places that such a network does not have
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise InputError(f"the prune plan does not fit model {self.name!r}: {reason}") from error
 
     def _build_whole(self, network: Network) -> nn.Module:
         for option in self.options:
@@ -178,7 +193,8 @@ class ModelSpec:
 
     def taking(self, input_shape: tuple[int, ...]) -> "ModelSpec":
         """Give the same network for samples of this shape."""
-        return replace(self, input_shape=None if input_shape == self.network.input_shape else input_shape)
+        own = is_reference(self.name)  # its shape is to be known without its code
+        return replace(self, input_shape=None if not own and input_shape == self.network.input_shape else input_shape)
 
     def pruned(self, plan: PrunePlan) -> "ModelSpec":
         """Give the network that a plan leaves of this one."""

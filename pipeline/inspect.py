@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rigl_compress.models.references import is_reference
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
 from rigl_compress.pipeline.workspace import Run
@@ -31,6 +32,9 @@ def pixel_map(model: SparseModel, topology: Topology) -> Tensor | None:
 
     The paper's figure in Appendix B. Pixels that the network does not look at have none.
     """
+    unknown = model.spec.input_shape is None and is_reference(model.spec.name)  # looking does not run people's code
+    if unknown or not topology or len(model.spec.shape) < 2:
+        return None
     *channels, height, width = (1, *model.spec.shape)[-3:]
     first = next(iter(topology.values()))
     pixels = model.weights.get(f"{next(iter(topology)).removesuffix('.weight')}.index", torch.arange(height * width))

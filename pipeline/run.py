@@ -11,6 +11,7 @@ from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.artifacts import write_json, write_text
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.references import is_reference
+from rigl_compress.models.settings import plain
 from rigl_compress.pipeline.bench.backends import usable_backend
 from rigl_compress.pipeline.bench.page import write_page
 from rigl_compress.pipeline.bench.report import CompressionReport
@@ -21,7 +22,6 @@ from rigl_compress.pipeline.environment import environment
 from rigl_compress.pipeline.export import ExportConfig, export_run, network_file
 from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.recipe import Recipe
-from rigl_compress.pipeline.settings import plain
 from rigl_compress.pipeline.stages import Done, Stage, check_stage, run_stages
 from rigl_compress.pipeline.train.data.load import dataset_status
 from rigl_compress.pipeline.train.stage import Circumstances, train

@@ -8,6 +8,7 @@ from typing import Any
 from rigl_compress.exporters.costs import GraphCosts
 from rigl_compress.models.artifacts import read_json
 from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.models.settings import parse, plain
 from rigl_compress.pipeline.bench.footprint import Footprint
 from rigl_compress.pipeline.bench.profile import ProfileRow
 from rigl_compress.pipeline.bench.statistics import (
@@ -18,7 +19,6 @@ from rigl_compress.pipeline.bench.statistics import (
     ratio_estimate,
     too_noisy,
 )
-from rigl_compress.pipeline.settings import parse, plain
 
 FORMAT = 1
 

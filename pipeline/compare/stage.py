@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rigl_compress.models.artifacts import write_json, write_text
+from rigl_compress.models.settings import plain
 from rigl_compress.pipeline.bench.report import CompressionReport
 from rigl_compress.pipeline.bench.stage import Listener
 from rigl_compress.pipeline.compare.cells import Cell
@@ -19,7 +20,6 @@ from rigl_compress.pipeline.compare.pixels import pixel_maps, pixels_picture
 from rigl_compress.pipeline.compare.work import Task
 from rigl_compress.pipeline.environment import command_line, environment
 from rigl_compress.pipeline.paper.structured import PRINTED
-from rigl_compress.pipeline.settings import plain
 
 FORMAT = 1
 

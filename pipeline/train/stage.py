@@ -1,7 +1,7 @@
 """The stage `train`: recipe → run folder with a sparse model."""
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -12,8 +12,10 @@ from torch import nn
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.layers import shapes_of, sparse_parameters
 from rigl_compress.models.networks import ModelSpec
+from rigl_compress.models.references import is_reference
 from rigl_compress.models.sparse_model import SparseModel, load_weights
 from rigl_compress.models.topology import Topology
+from rigl_compress.models.trust import code_is_trusted, remember, trusting_code
 from rigl_compress.pipeline.environment import command_line, environment
 from rigl_compress.pipeline.prune.stage import living
 from rigl_compress.pipeline.recipe import Recipe, StartConfig
@@ -39,6 +41,7 @@ class Circumstances:
     data_dir: Path | None = None
     listener: Listener = silent
     say: Say = say_nothing
+    trust_code: bool = field(default_factory=code_is_trusted)  # of the earlier run that a recipe starts from
 
 
 def train(
@@ -46,6 +49,11 @@ def train(
 ) -> SparseModel:
     """Train a recipe in a run folder. `resume` goes on from the folder's last checkpoint, bit by bit on the CPU."""
     here = circumstances or Circumstances()
+    with trusting_code(here.trust_code):
+        return _train(recipe, path, here, resume=resume, force=force)
+
+
+def _train(recipe: Recipe, path: Path, here: Circumstances, *, resume: bool, force: bool) -> SparseModel:
     device = find_device(here.device)
     if recipe.start is not None and Path(recipe.start.run).resolve() == path.resolve():
         raise InputError(f"start.run is {recipe.start.run!r}, the folder of this very run: choose another with --run")
@@ -55,6 +63,7 @@ def train(
     # Everything that can be wrong with the recipe is found before anything is written.
     job = build_job(recipe, spec, data.to(device), device, here.listener)
     run = Run.open(path) if resume else Run.create(path, recipe, force=force)
+    _remember_code(run, recipe, spec, here.say)
     began = perf_counter()
     if resume and run.checkpoint_file.exists():
         progress = load_checkpoint(run.checkpoint_file, job.model, job.optimizer, job.sparse)
@@ -88,6 +97,17 @@ def train(
     for part, reason in model.metrics["not_counted"].items():
         here.say(f"warning: {part} was not counted: {reason}")
     return model
+
+
+def _remember_code(run: Run, recipe: Recipe, spec: ModelSpec, say: Say) -> None:
+    """Keep in mind, outside of the run folder, that the code of this run has the user's word."""
+    every = [(each.name, each.options) for each in (recipe.model, spec, recipe.data)]
+    calls = [(name, options) for name, options in every if is_reference(name)]
+    try:
+        if calls:
+            remember(run.path, calls)
+    except OSError as error:
+        say(f"cannot remember that {calls[0][0]} is yours ({error}): later commands on {run.path} need --trust-code")
 
 
 def find_device(name: str) -> torch.device:
