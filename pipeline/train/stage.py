@@ -44,7 +44,11 @@ def train(
     recipe: Recipe, path: Path, circumstances: Circumstances | None = None, *, resume: bool = False, force: bool = False
 ) -> SparseModel:
     """Train a recipe in a run folder. `resume` goes on from the folder's last checkpoint, bit by bit on the CPU."""
-    here = circumstances or Circumstances()
+    with Run(path).locked():
+        return _train(recipe, path, circumstances or Circumstances(), resume=resume, force=force)
+
+
+def _train(recipe: Recipe, path: Path, here: Circumstances, *, resume: bool, force: bool) -> SparseModel:
     device = find_device(here.device)
     if recipe.start is not None and Path(recipe.start.run).resolve() == path.resolve():
         raise InputError(f"start.run is {recipe.start.run!r}, the folder of this very run: choose another with --run")
