@@ -47,7 +47,9 @@ def command(
     from rigl_compress.pipeline.bench.sources import opened_sources
     from rigl_compress.pipeline.bench.stage import bench
     from rigl_compress.pipeline.bench.tables import report_markdown
+    from rigl_compress.pipeline.workspace import locked_for
 
+    click.get_current_context().with_resource(locked_for(html, markdown, report))
     wanted = tuple(parse_condition(text) for text in conditions)
     config = options.bench_config(baseline=baseline, **settings)
     with opened_sources([*models, *against]) as sources, _render.benching() as listener:

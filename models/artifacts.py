@@ -1,7 +1,6 @@
 """Artifacts on disk: one safetensors file, tensors plus a JSON header, written atomically, never pickle."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import isfinite
@@ -13,6 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.temporaries import make_folder, sync_file, sync_folder, temporary_for
 from rigl_compress.models.trust import from_file
 
 FORMAT = 1
@@ -22,23 +22,62 @@ _HEADER = "rigl_compress"
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Give a temporary neighbour of `path` to write to; it takes the name `path` only when the block succeeds."""
+    with _prepared(path) as temporary:
+        yield temporary
+        sync_file(temporary)
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+@contextmanager
+def atomic_pair(path: Path, about: Path) -> Iterator[tuple[Path, Path]]:
+    """Give temporary neighbours of a file and of the file that describes it; both are replaced, or none.
+
+    Two files cannot be renamed at once. The old description goes before the old file does, so that a process that is
+    killed in between leaves a file without a description, never one with that of another.
+    """
+    with _prepared(path) as temporary, _prepared(about) as description:
+        yield temporary, description
+        sync_file(temporary)
+        sync_file(description)
+        earlier = about.read_bytes() if about.exists() else None
+        about.unlink(missing_ok=True)
+        try:
+            sync_folder(about.parent)
+            temporary.replace(path)
+        except OSError:
+            if earlier is not None:
+                write_bytes(about, earlier)
+            raise
+        sync_folder(path.parent)
+        description.replace(about)
+        sync_folder(about.parent)
+
+
+@contextmanager
+def _prepared(path: Path) -> Iterator[Path]:
+    """Give a temporary neighbour; an error of the system that concerns it names the file that was to be written."""
     if path.exists() and not path.is_file() and not path.is_dir():  # the rename would put a file in its place
         raise InputError(f"{path} is a device or a pipe, not a file: give the name of a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    make_folder(path.parent)
+    with temporary_for(path) as temporary:
+        try:
+            yield temporary
+        except OSError as error:
+            if error.errno is not None and error.filename in (None, str(temporary), temporary):
+                error.filename, error.filename2 = str(path), None
+            raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode())
 
 
 def json_text(content: Any, indent: int | None = None) -> str:
@@ -75,8 +114,7 @@ def save_artifact(path: Path, kind: str, tensors: Mapping[str, Tensor], content:
     """Save named tensors and JSON content as one file of the given kind."""
     header = json_text({"format": FORMAT, "kind": kind, "content": content})
     packed = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(save(packed, metadata={_HEADER: header}))
+    write_bytes(path, save(packed, metadata={_HEADER: header}))
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.flops import count_flops
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.pipeline.train.metrics import metric_of
-from rigl_compress.pipeline.workspace import Run
+from rigl_compress.pipeline.workspace import Run, locked_for
 from rigl_compress.runtime.export import TARGET, export_sparse_runtime, refuse_rewritten
 from rigl_compress.runtime.library import kernels_library
 
@@ -54,7 +54,8 @@ class ExportConfig:
 def export(source: Path, path: Path, config: ExportConfig, *, write: bool = True) -> ExportedModel:
     """Export a run folder or an ONNX file; without `write` everything is done and checked, and no file stays."""
     if write:
-        return _export(source, path, config)
+        with locked_for(path):
+            return _export(source, path, config)
     check_target(path, force=config.force)
     with TemporaryDirectory() as folder:
         return replace(_export(source, Path(folder) / path.name, config), path=path)

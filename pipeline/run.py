@@ -52,7 +52,8 @@ def run(config: RunConfig, first: str = "", last: str = "") -> list[Done]:
     check_stage(last, stages)
     names = [stage.name for stage in stages]
     wanted = stages[: names.index(last) + 1] if last else stages
-    return run_stages(wanted, Run(config.folder).stages_file, first, config.here.say)
+    with Run(config.folder).locked():
+        return run_stages(wanted, Run(config.folder).stages_file, first, config.here.say)
 
 
 def stages_of(config: RunConfig) -> list[Stage]:

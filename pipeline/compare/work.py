@@ -32,9 +32,10 @@ class Task:
     def _work(self, cell: Cell, listener: Listener) -> dict[str, Any]:
         torch.set_num_threads(1)  # runs side by side use the cores better than threads within a run
         here = Circumstances(self.device, self.data_dir, listener)
-        if not cell.trained:
-            train(cell.recipe, cell.path, here, resume=cell.run.recipe_file.exists())
-        run_stages(self._stages(cell), cell.run.stages_file)
+        with cell.run.locked():
+            if not cell.trained:
+                train(cell.recipe, cell.path, here, resume=cell.run.recipe_file.exists())
+            run_stages(self._stages(cell), cell.run.stages_file)
         return cell.run.result()
 
     def done(self, cell: Cell) -> bool:

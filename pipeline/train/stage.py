@@ -49,7 +49,7 @@ def train(
 ) -> SparseModel:
     """Train a recipe in a run folder. `resume` goes on from the folder's last checkpoint, bit by bit on the CPU."""
     here = circumstances or Circumstances()
-    with trusting_code(here.trust_code):
+    with trusting_code(here.trust_code), Run(path).locked():
         return _train(recipe, path, here, resume=resume, force=force)
 
 

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import os
-import secrets
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from rigl_compress.models.artifacts import write_bytes
 from rigl_compress.models.errors import InputError
 
 NAMED = "--data-dir"
@@ -151,19 +151,9 @@ def _other_content(path: Path, found: str, expected: str) -> InputError:
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write each file whole or not at all."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
-            _write_whole(folder / name, content)
+            write_bytes(folder / name, content)
     except OSError as error:
         raise InputError(
             f"cannot write to {folder} ({error.strerror or error}): name a writable folder with --data-dir"
         ) from error
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

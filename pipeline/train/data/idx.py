@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rigl_compress.models.artifacts import write_bytes
 from rigl_compress.models.errors import InputError
 from rigl_compress.pipeline.train.data.files import damaged, read_content
 
@@ -58,7 +59,7 @@ def write_idx(path: Path, values: Tensor) -> None:
     """Write a uint8 tensor, gzip'd if the name ends in .gz."""
     content = format_idx(values)
     # No time stamp: the same values are the same bytes.
-    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    write_bytes(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
 def _shape(content: bytes, path: Path) -> tuple[int, ...]:
