@@ -183,6 +183,10 @@ def benched(report: "CompressionReport") -> None:
         table(each.title, each.columns, each.rows)
         text("")
     text(*tables.uncounted(report))
+
+
+def bench_warnings(report: "CompressionReport") -> None:
+    """Say on stderr what should be known about a benchmark, also where its figures go elsewhere."""
     for warning in report.warnings:
         note(f"warning: {warning}")
 

@@ -63,6 +63,7 @@ def command(
     if report:
         write_json(report, content)
     _render.json_result(content) if as_json else _render.benched(found)
+    _render.bench_warnings(found)
     for verdict in verdicts:
         _render.note(str(verdict))
     if not all(verdict.holds for verdict in verdicts):

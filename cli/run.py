@@ -82,5 +82,6 @@ def command(
         return
     report = bench_report(done)
     _render.json_result(report.to_json()) if as_json else _render.benched(report)
+    _render.bench_warnings(report)
     if not as_json and not last:
         _render.text("", f"report: {done.page_file}", f"smallest model: {done.export_file('compact')}")

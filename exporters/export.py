@@ -14,6 +14,7 @@ from rigl_compress.exporters.contents import TensorRow, rows_of
 from rigl_compress.exporters.graph import OPSET, Example, as_inputs, bake, export_graph
 from rigl_compress.exporters.onnx_file import LARGEST_FILE, load_model, opset_of, sha256_of
 from rigl_compress.exporters.restore import restore
+from rigl_compress.exporters.selection import DEAD_INPUTS, read_cheaply
 from rigl_compress.exporters.sparsify import (
     CHOICES,
     clear_negative_zeros,
@@ -103,15 +104,18 @@ def export_onnx(
     >>> exported.tensors[0].encoding, exported.bytes < 7000
     ('gap8', True)
     """
-    shapes = {name: list(each.shape) for name, each in named_inputs(as_inputs(example_input)).items()}
-    layout = Layout(encoding, values, {**(facts or {}), "inputs": shapes})
+    inputs = as_inputs(example_input)
+    shapes = {name: list(each.shape) for name, each in named_inputs(inputs).items()}
     target = check_target(Path(path), force=force)
-    plain = export_graph(model, example_input, fold_batch_norm=fold_batch_norm, opset=opset)
-    baked = bake(model)
-    verify.check_source_zeros(plain, {name: tensor.numpy() for name, tensor in baked.state_dict().items()})
+    baked, fast = bake(model), bake(model)
+    dead = read_cheaply(fast, inputs)
+    known = {**(facts or {}), "inputs": shapes, **({DEAD_INPUTS: dead} if dead else {})}
+    layout = Layout(encoding, values, known)
+    plain = export_graph(fast, example_input, fold_batch_norm=fold_batch_norm, opset=opset)
+    verify.check_source_zeros(plain, {name: tensor.numpy() for name, tensor in fast.state_dict().items()})
     lift_constants(plain)
     clear_negative_zeros(plain)
-    return write_checked(plain, target, layout, torch_trial(baked, as_inputs(example_input)))
+    return write_checked(plain, target, layout, torch_trial(baked, inputs))
 
 
 def reencode(

@@ -33,7 +33,7 @@ def export_graph(
     """
     baked = bake(model)
     inputs = tuple(_two_samples(each) for each in as_inputs(example_input))
-    _check_example(baked, inputs)
+    check_example(baked, inputs)
     export = _export_recurrent if is_recurrent(baked) else _export
     try:
         with _quietly(), torch.no_grad():
@@ -49,7 +49,8 @@ def export_graph(
     return plain
 
 
-def _check_example(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+def check_example(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Refuse an example input that the network cannot be called with."""
     try:
         with torch.no_grad():
             model(*inputs)

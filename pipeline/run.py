@@ -113,11 +113,17 @@ def machine_facts() -> dict[str, Any]:
 
 def _bench(run: Run, config: RunConfig) -> None:
     sources = [
-        Source(name, run.export_file(name), str(run.export_file(name)), network_file(run, network))
+        Source(name, run.export_file(name), str(run.export_file(name)), network_file(run, network), _trained(network))
         for name, (network, _) in EXPORTS.items()
     ]
     found = bench(sources, replace(config.bench, baseline="dense"), config.benching)
     write_json(run.bench_file, replace(found, recipe=plain(run.recipe())).to_json())
+
+
+def _trained(network: str) -> str:
+    """Name the export of the network as it was trained, for one that was pruned."""
+    trained = next(name for name, (each, _) in EXPORTS.items() if each == "trained")
+    return trained if network == "pruned" else ""
 
 
 def _report(run: Run) -> None:

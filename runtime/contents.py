@@ -32,10 +32,10 @@ def _weights(layers: tuple[Layer, ...]) -> Iterator[tuple[Layer, str]]:
 
 
 def _shape(layer: Layer) -> list[int]:
-    """Give the shape of the weights; the matrix of a grouped convolution is larger."""
-    rows, columns = layer.matrix.shape
-    kernel = layer.settings.get("kernel_shape")
-    return [rows, layer.weights // rows // prod(kernel), *kernel] if kernel else [rows, columns]
+    """Give the shape of the weights; the matrix of a grouped convolution, or of one behind a selection, is larger."""
+    kernel = layer.settings.get("kernel_shape", [])
+    rows = len(layer.matrix)
+    return [rows, layer.weights // rows // prod(kernel), *kernel]
 
 
 def read_contents(path: Path) -> ExportedModel:

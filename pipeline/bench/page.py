@@ -105,7 +105,7 @@ def _subtitle(report: CompressionReport) -> str:
 def _tiles(report: CompressionReport) -> Iterator[str]:
     """Show the gains of the smallest model over the baseline in large letters."""
     base = report.model(report.baseline)
-    others = [model for model in report.models if model is not base]
+    others = [model for model in report.models if model is not base and not model.added]
     if not others:
         yield _tile(f"{base.bytes:,}", "bytes on disk")
         yield _tile(count(base.costs.sparse_flops), "FLOPs, zeros skipped")

@@ -7,7 +7,7 @@ from typing import Any
 
 from rigl_compress.pipeline.bench.profile import ProfileRow
 from rigl_compress.pipeline.bench.report import BenchedModel, CompressionReport, Timing
-from rigl_compress.pipeline.bench.statistics import Estimate, differs
+from rigl_compress.pipeline.bench.statistics import Estimate, differs, is_slower
 from rigl_compress.pipeline.markdown import markdown
 
 _PREFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " K"), (0.0, ""))
@@ -137,8 +137,20 @@ def _timing_row(timing: Timing, report: CompressionReport) -> tuple[str, ...]:
         duration(timing.percentile(0.99)),
         count(timing.throughput),
         "1.00x" if baseline else (times(ratio) if ratio else ""),
-        "baseline" if baseline else (verdict(ratio) if ratio else ""),
+        "; ".join(text for text in (_standing(ratio, baseline), _slower(timing, report)) if text),
     )
+
+
+def _standing(ratio: Estimate | None, baseline: bool) -> str:
+    return "baseline" if baseline else (verdict(ratio) if ratio else "")
+
+
+def _slower(timing: Timing, report: CompressionReport) -> str:
+    """Say that a network became slower when it was pruned."""
+    ratio = report.of_trained(timing)
+    if ratio is None or not is_slower(ratio):
+        return ""
+    return f"{ratio.value:.2f}x slower than {report.trained_label(timing.candidate.label)}, unpruned"
 
 
 PROFILE_COLUMNS = ("operator", "type", "time", "share", "FLOPs, zeros skipped", "FLOPs, dense", "")

@@ -1,6 +1,7 @@
 """Reports: derived figures, JSON and back, tables, conditions."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from rigl_compress.models.artifacts import write_json
 from rigl_compress.models.errors import InputError
 from rigl_compress.pipeline.bench.conditions import check_conditions, parse_condition
+from rigl_compress.pipeline.bench.page import report_page
 from rigl_compress.pipeline.bench.report import CompressionReport
 from rigl_compress.pipeline.bench.tables import machine, model_table, profile_table, report_markdown, timing_table
 
@@ -38,6 +40,45 @@ def test_noise_is_warned_of() -> None:
     found = report(timings=(report().timings[0], noisy))
     assert "too noisy to tell half (onnxruntime, batch 1, 1 thread) from dense" in found.warnings[0]
     assert report().warnings == ()
+
+
+def pruned(seconds: float, trained: float, backend: str = "onnxruntime") -> CompressionReport:
+    """A network before and after it was pruned, with a baseline that is faster than both."""
+    models = (benched("dense", 100, 9), replace(benched("small", 50, 5), trained="whole"), benched("whole", 100, 10))
+    whole = replace(models[2], added=True)
+    every = {"dense": 0.5, "small": seconds, "whole": trained}
+    timings = [timing(name, (each, each), (each, each * 1.001)) for name, each in every.items()]
+    other = timing("small", (9.0, 9.0), (9.0, 9.0), backend=backend) if backend != "onnxruntime" else timings[1]
+    return report(models=(*models[:2], whole), timings=(timings[0], timings[2], other), failures=())
+
+
+def test_a_pruned_network_that_is_slower_is_warned_of() -> None:
+    found = pruned(1.2, 1.0)
+    (warning,) = found.warnings
+    assert "small (onnxruntime, batch 1, 1 thread) was pruned and is slower than whole" in warning
+    assert "1.20x" in warning
+    assert "--network trained" in warning
+    assert timing_table(found).rows[2][-1] == "2.40x slower; 1.20x slower than whole, unpruned"
+    assert warning in report_markdown(found)
+    assert warning in report_page(found)
+    content = found.to_json()
+    assert content["warnings"] == [warning]
+    assert content["timings"][2]["derived"]["slower_than_trained"] is True
+    assert content["timings"][2]["derived"]["of_trained"] == pytest.approx(1.2)
+    assert CompressionReport.from_json(json.loads(json.dumps(content))) == found
+
+
+@pytest.mark.parametrize("found", [pruned(1.0, 1.2), pruned(1.0, 1.0), pruned(1.2, 1.0, "torch")])
+def test_a_pruned_network_that_is_not_slower_is_not_warned_of(found: CompressionReport) -> None:
+    """Neither is one that was measured in another runtime."""
+    assert found.warnings == ()
+    assert "unpruned" not in timing_table(found).rows[2][-1]
+    assert not found.to_json()["timings"][2]["derived"].get("slower_than_trained")
+
+
+def test_conditions_are_for_what_people_named() -> None:
+    verdicts = check_conditions((parse_condition("size<=60"), parse_condition("whole:size<=60")), pruned(1.0, 1.0))
+    assert [(each.subject, each.holds) for each in verdicts] == [("dense", False), ("small", True), ("whole", False)]
 
 
 def test_json_and_back(tmp_path: Path) -> None:
