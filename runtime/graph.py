@@ -1,5 +1,6 @@
 """A graph of ONNX with an index: who makes a value, who uses it, what is constant, what has which shape."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,15 +28,7 @@ class Graph:
     @cached_property
     def outputs(self) -> frozenset[str]:
         """Values that callers see, and those that inner graphs may use."""
-        inner = (
-            name
-            for node in self.nodes
-            for attribute in node.attribute
-            for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ()))
-            for each in graph.node
-            for name in each.input
-        )
-        return frozenset((*(value.name for value in self.model.graph.output), *inner))
+        return frozenset((*(value.name for value in self.model.graph.output), *_inner_inputs(self.model.graph)))
 
     @cached_property
     def consumers(self) -> dict[str, tuple[onnx.NodeProto, ...]]:
@@ -79,6 +72,15 @@ class Graph:
         """Give the operator that alone uses a value, once."""
         users = self.consumers.get(name, ())
         return users[0] if len(users) == 1 and name not in self.outputs else None
+
+
+def _inner_inputs(graph: onnx.GraphProto) -> Iterator[str]:
+    """Give what operators of inner graphs use, however deep they lie."""
+    attributes = (attribute for node in graph.node for attribute in node.attribute)
+    for attribute in attributes:
+        for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
+            yield from (name for node in inner.node for name in node.input)
+            yield from _inner_inputs(inner)
 
 
 def _shape(value: onnx.ValueInfoProto) -> Shape | None:
