@@ -55,6 +55,7 @@ class InferenceSession:
         self.session: ort.InferenceSession | None = None
         self._open: Open = lambda model: ort.InferenceSession(model, options, chosen, provider_options, **others)
         self._source: str | bytes | None = source
+        self._plain: ort.InferenceSession | None = None
         if _only_cpu(chosen):
             self._open_sparse(source, options)
         if self.session is None:
@@ -83,17 +84,27 @@ class InferenceSession:
         Where the sparse operators refuse inputs that the plain ones take, of shapes that the file did not announce, the
         plain session takes over for good, with one warning.
         """
+        return self._run(lambda session: session.run(output_names, input_feed, run_options))
+
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
+    ) -> Any:
+        """Run the model on `OrtValue`s, as `onnxruntime.InferenceSession.run_with_ort_values` does."""
+        return self._run(lambda session: session.run_with_ort_values(output_names, input_dict_ort_values, run_options))
+
+    def _run(self, call: Callable[[ort.InferenceSession], Any]) -> Any:
         assert self.session is not None
         try:
-            return self.session.run(output_names, input_feed, run_options)
+            return call(self.session)
         except Exception as error:
             if not self.sparse_layers or self._source is None:
                 raise
             refused = _sentence(error)
-        plain = self._open(self._source)
-        outputs = plain.run(output_names, input_feed, run_options)  # what is wrong for both is told by ONNX Runtime
-        self.session, self.sparse_layers = plain, ()
-        _warn(refused, depth=3)
+        if self._plain is None:  # kept, as inputs that are wrong for both may come again and again
+            self._plain = self._open(self._source)
+        outputs = call(self._plain)  # what is wrong for both is told by ONNX Runtime
+        self.session, self.sparse_layers = self._plain, ()
+        _warn(refused, depth=4)
         return outputs
 
     def __getattr__(self, name: str) -> Any:
