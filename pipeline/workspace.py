@@ -1,6 +1,5 @@
 """The folder of a run: what stands where, and how it is begun, taken up again or refused."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from rigl_compress.models.errors import InputError
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
 from rigl_compress.pipeline.recipe import Recipe, read_recipe
+from rigl_compress.pipeline.result import checked_result, parse_metrics
 
 
 @dataclass(frozen=True)
@@ -141,17 +141,18 @@ class Run:
 
     def result(self) -> dict[str, Any]:
         """What came out."""
-        content: dict[str, Any] = read_json(self.result_file)
-        return content
+        return checked_result(read_json(self.result_file), self.result_file)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """The lines of the metrics, oldest first; a kill may have cut the last one short."""
         if self.metrics_file.exists():
-            for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
+            lines = self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines()
+            for number, line in enumerate(lines, start=1):
                 try:
-                    yield json.loads(line)
-                except json.JSONDecodeError:
-                    return
+                    yield parse_metrics(line, f"{self.metrics_file}, line {number}")
+                except InputError:
+                    if number < len(lines):
+                        raise
 
     # Writing
 
