@@ -115,7 +115,7 @@ def bench_config(
     from rigl_compress.pipeline.bench.inputs import Wishes, parse_shape
     from rigl_compress.pipeline.bench.stage import BenchConfig
     from rigl_compress.pipeline.bench.timing import TimingPlan
-    from rigl_compress.pipeline.export import read_inputs
+    from rigl_compress.pipeline.inputs_file import read_inputs
 
     return BenchConfig(
         backends=tuple(dict.fromkeys(backends)) or ("onnxruntime",),

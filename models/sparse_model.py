@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from rigl_compress.models.artifacts import load_artifact, save_artifact
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.networks import ModelSpec
-from rigl_compress.models.references import is_reference
 from rigl_compress.models.settings import parse
 from rigl_compress.models.topology import Topology
 from rigl_compress.models.trust import trusting_code, vouched
@@ -60,7 +59,7 @@ class SparseModel:
 
     def build(self) -> nn.Module:
         """Rebuild the network with its weights, in evaluation mode."""
-        if not is_reference(self.spec.name):  # sizes that do not fit the weights are found before they are allocated
+        if self.spec.network.is_ours:  # sizes that do not fit the weights are found before they are allocated
             with torch.device("meta"):
                 check_weights(self.spec.build(), self.weights, self.spec.name)
         model = self.spec.build()

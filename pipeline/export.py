@@ -5,11 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rigl_compress.exporters.export import ExportedModel, Layout, check_target, export_onnx, reencode
 from rigl_compress.exporters.onnx_file import sha256_of
@@ -17,6 +14,7 @@ from rigl_compress.exporters.trials import named_inputs
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.flops import count_flops
 from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.inputs_file import read_inputs
 from rigl_compress.pipeline.train.metrics import metric_of
 from rigl_compress.pipeline.workspace import Run, locked_for
 from rigl_compress.runtime.export import TARGET, export_sparse_runtime, refuse_rewritten
@@ -159,17 +157,3 @@ def _example(model: SparseModel, inputs: Path | None) -> torch.Tensor:
     if real is not None:
         return torch.from_numpy(next(iter(real.values())))
     return model.spec.example()
-
-
-def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
-    """Read inputs by name from an .npz file."""
-    if path is None:
-        return None
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in archive.files}
-    except (OSError, EOFError, ValueError, AttributeError, TypeError, BadZipFile) as error:
-        raise InputError(f"{path} is not an .npz file of arrays ({error}): write one with numpy.savez") from None
-    if not found:
-        raise InputError(f"{path} is empty: save the inputs by their names with numpy.savez")
-    return found

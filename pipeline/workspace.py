@@ -1,6 +1,5 @@
 """The folder of a run: what stands where, and how it is begun, taken up again or refused."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -14,6 +13,7 @@ from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
 from rigl_compress.pipeline.lock import leftover, locked
 from rigl_compress.pipeline.recipe import Recipe, read_recipe
+from rigl_compress.pipeline.result import checked_result, parse_metrics
 
 
 @dataclass(frozen=True)
@@ -155,17 +155,18 @@ class Run:
         """What came out."""
         if not self.result_file.exists():
             raise self._unfinished()
-        content: dict[str, Any] = read_json(self.result_file)
-        return content
+        return checked_result(read_json(self.result_file), self.result_file)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """The lines of the metrics, oldest first; a kill may have cut the last one short."""
         if self.metrics_file.exists():
-            for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
+            lines = self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines()
+            for number, line in enumerate(lines, start=1):
                 try:
-                    yield json.loads(line)
-                except json.JSONDecodeError:
-                    return
+                    yield parse_metrics(line, f"{self.metrics_file}, line {number}")
+                except InputError:
+                    if number < len(lines):
+                        raise
 
     # Writing
 

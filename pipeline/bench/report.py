@@ -8,7 +8,7 @@ from typing import Any
 from rigl_compress.exporters.costs import GraphCosts
 from rigl_compress.models.artifacts import read_json
 from rigl_compress.models.errors import InputError, did_you_mean
-from rigl_compress.models.settings import parse, plain
+from rigl_compress.models.settings import convert, parse, plain
 from rigl_compress.pipeline.bench.footprint import Footprint
 from rigl_compress.pipeline.bench.profile import ProfileRow
 from rigl_compress.pipeline.bench.statistics import (
@@ -177,16 +177,21 @@ class CompressionReport:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "CompressionReport":
         """Read what `to_json` gave; derived figures are derived again."""
-        if content.get("format") != FORMAT:
-            raise InputError(f"a report of format {content.get('format')!r}, this version reads {FORMAT}: bench again")
-        timings = [{key: row[key] for key in ("candidate", "samples")} for row in content["timings"]]
+        if not isinstance(content, Mapping) or content.get("format") != FORMAT:
+            found = content.get("format") if isinstance(content, Mapping) else None
+            raise InputError(f"a report of format {found!r}, this version reads {FORMAT}: bench again")
+        rows = convert(tuple[Mapping[str, Any], ...], content.get("timings"), "timings")
+        timings = [{key: value for key, value in row.items() if key != "derived"} for row in rows]
         kept = {key: value for key, value in content.items() if key != "warnings"}
         return parse(cls, {**kept, "timings": timings})
 
     @classmethod
     def load(cls, path: Path) -> "CompressionReport":
         """Read a report from a file."""
-        return cls.from_json(read_json(path))
+        try:
+            return cls.from_json(read_json(path))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
 
 
 def name_of(candidate: Candidate) -> str:

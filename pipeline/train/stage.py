@@ -1,5 +1,6 @@
 """The stage `train`: recipe → run folder with a sparse model."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,8 +68,7 @@ def _train(recipe: Recipe, path: Path, here: Circumstances, *, resume: bool, for
     began = perf_counter()
     if resume and run.checkpoint_file.exists():
         progress = load_checkpoint(run.checkpoint_file, job.model, job.optimizer, job.sparse)
-        job.epochs_done, job.seen = progress["epochs_done"], progress["seen"]
-        job.scaler.load_state_dict(progress["scaler"])
+        _take_up(job, progress, run.checkpoint_file)
         began -= progress["seconds"]
     else:
         run.topology_file("begin").unlink(missing_ok=True)
@@ -97,6 +97,18 @@ def _train(recipe: Recipe, path: Path, here: Circumstances, *, resume: bool, for
     for part, reason in model.metrics["not_counted"].items():
         here.say(f"warning: {part} was not counted: {reason}")
     return model
+
+
+def _take_up(job: Job, progress: Mapping[str, Any], file: Path) -> None:
+    """Go on from where a checkpoint was; one that no such run can have written is refused."""
+    done, every, scaler = progress["epochs_done"], job.config.all_epochs, dict(progress["scaler"])
+    if not 0 <= done <= every or (done == every and job.data.metric not in progress["seen"]):
+        raise InputError(f"{file} is of epoch {done} of {every}, and not whole: train anew with --force")
+    job.epochs_done, job.seen = done, dict(progress["seen"])
+    own, saved = ({key: type(value) for key, value in each.items()} for each in (job.scaler.state_dict(), scaler))
+    if own != saved:
+        raise InputError(f"{file} was written with another train.precision, or is damaged: train anew with --force")
+    job.scaler.load_state_dict(scaler)
 
 
 def _remember_code(run: Run, recipe: Recipe, spec: ModelSpec, say: Say) -> None:

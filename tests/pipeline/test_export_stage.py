@@ -12,7 +12,8 @@ from tiny import Trainer, untouched
 from rigl_compress.exporters.export import Layout
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.pipeline.export import ExportConfig, export, library_for, read_inputs
+from rigl_compress.pipeline.export import ExportConfig, export, library_for
+from rigl_compress.pipeline.inputs_file import read_inputs
 from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.workspace import Run
 from rigl_compress.runtime import export as sparse_export

@@ -169,5 +169,7 @@ def test_a_line_that_cannot_be_written_leaves_nothing(run: Run, monkeypatch: pyt
 
 
 def test_the_result_is_json_with_a_format(run: Run) -> None:
-    run.write_result({"final_error": 1.5})
-    assert run.result() == {"format": 1, "final_error": 1.5}
+    numbers = {"seed": 0, "sparsity": 0.9, "seconds": 2.5, "final_error": 1.5, "best_error": 1}
+    content = {"recipe": "a", "method": "rigl", "data": "mnist", **numbers}
+    run.write_result(content)
+    assert run.result() == {"format": 1, **content}
