@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from rigl_compress.runtime.library import kernels_library
 
 NETWORKS = ("auto", "trained", "pruned")
 PLAIN = "onnx"
+LARGEST_INPUTS = 2**31  # bytes of arrays, once unpacked
 TARGETS = (PLAIN, TARGET)
 
 
@@ -165,10 +166,17 @@ def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
     if path is None:
         return None
     try:
+        with ZipFile(path) as archive:
+            _check_unpacked(path, sum(each.file_size for each in archive.infolist()))
         with np.load(path, allow_pickle=False) as archive:
             found = {name: archive[name] for name in archive.files}
-    except (OSError, EOFError, ValueError, AttributeError, TypeError, BadZipFile) as error:
+    except (OSError, EOFError, ValueError, AttributeError, TypeError, BadZipFile, MemoryError) as error:
         raise InputError(f"{path} is not an .npz file of arrays ({error}): write one with numpy.savez") from None
     if not found:
         raise InputError(f"{path} is empty: save the inputs by their names with numpy.savez")
     return found
+
+
+def _check_unpacked(path: Path, size: int) -> None:
+    if size > LARGEST_INPUTS:
+        raise InputError(f"{path} holds {size:,} bytes, more than the {LARGEST_INPUTS:,} allowed: save fewer samples")
