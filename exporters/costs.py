@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from rigl_compress.exporters.contents import count_nonzeros
 from rigl_compress.exporters.executed import Executed, constants, executed_nodes, graphs_of
 from rigl_compress.exporters.products import Product, products
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sizes import layer_bytes
+from rigl_compress.exporters.tensors import array_of
 from rigl_compress.exporters.verify import open_session, run_session
 
 Array = NDArray[Any]
@@ -105,9 +106,9 @@ def node_costs(executed: Executed, arrays: Mapping[str, Array]) -> list[NodeCost
 def stored_arrays(model: onnx.ModelProto) -> Iterator[tuple[str, Array]]:
     """Give the tensors that stand in a plain model, in all its graphs, by name."""
     for graph in graphs_of(model.graph):
-        yield from ((tensor.name, numpy_helper.to_array(tensor)) for tensor in graph.initializer)
+        yield from ((tensor.name, array_of(tensor)) for tensor in graph.initializer)
         for node in graph.node:
-            yield from ((name, numpy_helper.to_array(tensor)) for name, tensor in constants(node))
+            yield from ((name, array_of(tensor)) for name, tensor in constants(node))
 
 
 def holdings(arrays: Sequence[Array]) -> GraphCosts:

@@ -169,6 +169,10 @@ def write_checked(plain: onnx.ModelProto, path: Path, layout: Layout, trial: Tri
 
 def read_exported(path: Path) -> ExportedModel:
     """Look into an ONNX file, ours or not."""
-    model = load_model(path)
+    return described(path, load_model(path))
+
+
+def described(path: Path, model: onnx.ModelProto) -> ExportedModel:
+    """Say what is in a model that was loaded from a file."""
     facts = {key: value for key, value in metadata_of(model).items() if key != "tensors"}
     return ExportedModel(path, rows_of(model), path.stat().st_size, opset_of(model), 0.0, facts)

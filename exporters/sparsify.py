@@ -18,6 +18,7 @@ from rigl_compress.exporters.indices import encode_indices
 from rigl_compress.exporters.onnx_file import OLDEST_OPSET, delete, opset_of
 from rigl_compress.exporters.signs import NAME as SIGNED
 from rigl_compress.exporters.signs import negative_zeros, without_signs
+from rigl_compress.exporters.tensors import array_of
 from rigl_compress.exporters.values import VALUES, Narrow, Values
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.registry import Registry
@@ -88,7 +89,7 @@ def clear_negative_zeros(model: onnx.ModelProto) -> None:
     weights = weights_of(model.graph)
     for tensor in _encodable(model):
         if tensor.name in weights and tensor.data_type in _FLOATS:
-            array = numpy_helper.to_array(tensor)
+            array = array_of(tensor)
             if negative_zeros(array).any():
                 tensor.CopyFrom(numpy_helper.from_array(np.where(array == 0, array.dtype.type(0), array), tensor.name))
 
@@ -110,7 +111,7 @@ def weights_of(graph: onnx.GraphProto) -> set[str]:
 
 
 def _choose(tensor: TensorProto, tries: tuple[str, ...], values: Values, signs: bool) -> tuple[str, Encoded]:
-    array = numpy_helper.to_array(tensor)
+    array = array_of(tensor)
     if tensor.data_type in (*_FLOATS, *_QUANTIZED) and array.size:
         return smallest_of(tensor.name, array, tries, values, signs=signs)
     steps = encode_indices(tensor.name, array) if "gap8" in tries else None
@@ -176,12 +177,19 @@ def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:
     """Give what we wrote about a model; nothing for a model from elsewhere."""
     text = next((entry.value for entry in model.metadata_props if entry.key == METADATA), "{}")
     try:
-        found = json.loads(text)
-    except json.JSONDecodeError:
+        found = json.loads(text, parse_constant=_no_number)
+        json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be written again
+    except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict) or not isinstance(found.get("tensors", {}), dict):
+    labels = found.get("tensors", {}) if isinstance(found, dict) else None
+    if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
         raise InputError(f"the metadata {METADATA!r} of the model is damaged: export it again")
+    assert isinstance(found, dict)
     return found
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def write_metadata(model: onnx.ModelProto, facts: Mapping[str, Any]) -> None:
