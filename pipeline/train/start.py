@@ -86,9 +86,9 @@ def remarks(model: nn.Module, layers: Sequence[Layer], topology: Topology | None
         sizes = {layer.name: layer.size for layer in lacking}
         said.append(f"the topology has no mask for {listed(sizes)}: they stay dense")
     if empty := [layer.name for layer in layers if not layer.target]:
-        said.append(f"{', '.join(empty)}: at this sparsity no connection is left, so the output is constant")
+        said.append(f"no connection is left in {', '.join(empty)}: the sparsity is too high, the output is constant")
     elif cut := _cut_off(model, layers):
-        said.append(f"{', '.join(cut)}: no path of connections leads there from the inputs, so the output is constant")
+        said.append(f"no path of connections leads from the inputs to {', '.join(cut)}: the output is constant")
     return said
 
 
