@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from rigl_compress.models.percent import percent
 from rigl_compress.pipeline.train import progress as training_progress
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _facts(now: training_progress.Progress) -> str:
     """Write what is known of a training run at a moment."""
     loss = [] if now.loss is None else [f"loss {now.loss:.4f}"]
     epoch, *quality = _few_facts(now)
-    return " · ".join([epoch, *loss, *quality, f"sparsity {now.sparsity:.1%}", f"changed {now.changed}"])
+    return " · ".join([epoch, *loss, *quality, f"sparsity {percent(now.sparsity, 1)}", f"changed {now.changed}"])
 
 
 def _few_facts(now: training_progress.Progress) -> list[str]:
@@ -156,7 +157,7 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
     flops, training = content["inference_flops"], content["training_gflops"]
     rows = [
         (f"{metric.title}, final (best)", f"{final} ({best})"),
-        ("sparsity", f"{content['sparsity']:.2%}"),
+        ("sparsity", percent(content["sparsity"])),
         ("inference FLOPs", f"{flops['sparse']:,.0f} of {flops['dense']:,.0f} dense" if flops else UNKNOWN),
     ]
     if alive:
@@ -194,7 +195,7 @@ def bench_warnings(report: "CompressionReport") -> None:
 def exported(model: "ExportedModel") -> None:
     """Print what is in an ONNX file."""
     rows = [
-        (row.name, "×".join(map(str, row.shape)), f"{row.total - row.nonzeros:,}", f"{row.sparsity:.2%}", row.encoding)
+        (row.name, "×".join(map(str, row.shape)), f"{row.total - row.nonzeros:,}", percent(row.sparsity), row.encoding)
         for row in model.tensors
     ]
     sizes = [f"{row.bytes:,}" for row in model.tensors]

@@ -135,6 +135,18 @@ class Topology(Mapping[str, Tensor]):
             for name, mask in self.items():
                 parameters[name].masked_fill_(~mask.to(parameters[name].device), 0)
 
+    def check_applied(self, model: nn.Module) -> None:
+        """Raise unless every dead weight of the model is exactly zero."""
+        self.check_fits(model)
+        parameters = dict(model.named_parameters())
+        for name, mask in self.items():
+            weight = parameters[name].detach()
+            if not weight.is_meta and torch.any(weight[~mask.to(weight.device)] != 0):
+                raise InputError(
+                    f"{name!r} has weights where the topology is dead: it is not the topology of this network, or has "
+                    "to be applied first (topology.apply_to(model))"
+                )
+
     def save(self, path: Path | str) -> None:
         """Save as safetensors, one bit per place."""
         packed = {name: _pack(mask) for name, mask in self.items()}

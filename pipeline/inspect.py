@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rigl_compress.models.percent import percent
 from rigl_compress.models.references import is_reference
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
@@ -20,7 +21,7 @@ def layer_rows(begin: Topology, end: Topology) -> list[tuple[str, ...]]:
             layer.name,
             "×".join(map(str, layer.shape)),
             f"{layer.active:,}",
-            f"{layer.sparsity:.2%}",
+            percent(layer.sparsity),
             f"{int((end[layer.name] & ~begin[layer.name]).sum()):,}",
         )
         for layer in end.layers

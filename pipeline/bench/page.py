@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 
 from rigl_compress.models.artifacts import write_text
+from rigl_compress.models.percent import percent
 from rigl_compress.pipeline.bench import charts
 from rigl_compress.pipeline.bench.charts import Bar, Point
 from rigl_compress.pipeline.bench.report import BenchedModel, CompressionReport, Timing
@@ -199,7 +200,12 @@ def _alike(models: Sequence[BenchedModel], keys: Sequence[Hashable]) -> list[tup
 
 def _layer_chart(model: BenchedModel, labels: str) -> str:
     bars = [
-        Bar(layer.weight, layer.sparsity, f"{layer.sparsity:.1%}", hint=f"{layer.nonzeros:,} of {layer.weights:,} left")
+        Bar(
+            layer.weight,
+            layer.sparsity,
+            percent(layer.sparsity, 1),
+            hint=f"{layer.nonzeros:,} of {layer.weights:,} left",
+        )
         for layer in model.costs.layers
     ]
     return charts.bar_chart(f"{labels}: zeros by layer", bars, top=1.0)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
 
+from rigl_compress.models.percent import percent
 from rigl_compress.pipeline.bench.profile import ProfileRow
 from rigl_compress.pipeline.bench.report import BenchedModel, CompressionReport, Timing
 from rigl_compress.pipeline.bench.statistics import Estimate, differs, is_slower
@@ -105,7 +106,7 @@ def _model_row(model: BenchedModel, base: BenchedModel) -> tuple[str, ...]:
         f"{costs.bitmask_bytes:,.0f}",
         f"{costs.parameters:,}",
         f"{costs.nonzeros:,}",
-        f"{costs.sparsity:.1%}",
+        percent(costs.sparsity, 1),
         count(costs.sparse_flops),
         count(costs.dense_flops),
         duration(footprint.load_seconds) if footprint else "",
@@ -171,7 +172,7 @@ def profile_table(label: str, rows: Sequence[ProfileRow]) -> TextTable:
 
 def _profile_row(row: ProfileRow, share: float, bar: int) -> tuple[str, ...]:
     flops = (count(row.sparse_flops), count(row.dense_flops)) if row.dense_flops else ("", "")
-    return row.name, row.operator, duration(row.seconds), f"{share:.1%}", *flops, (BAR * bar).ljust(_LONGEST)
+    return row.name, row.operator, duration(row.seconds), percent(share, 1), *flops, (BAR * bar).ljust(_LONGEST)
 
 
 def uncounted(report: CompressionReport) -> list[str]:

@@ -1,7 +1,10 @@
 """Small-Dense: the narrower dense network with as many parameters as the sparse one has."""
 
+from dataclasses import replace
+
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.networks import ModelSpec
+from rigl_compress.pipeline.train.config import SparsityConfig
 
 
 def width_for_density(spec: ModelSpec, density: float) -> float:
@@ -22,6 +25,15 @@ def width_for_density(spec: ModelSpec, density: float) -> float:
             (middle, wide) if parameter_count(spec.with_options(width=middle)) <= wanted else (narrow, middle)
         )
     return narrow
+
+
+def in_training(config: SparsityConfig) -> SparsityConfig:
+    """Give the settings under which a network is trained that was narrowed if it had to be.
+
+    >>> in_training(SparsityConfig("small-dense")).method, in_training(SparsityConfig("rigl")).method
+    ('dense', 'rigl')
+    """
+    return replace(config, method="dense") if config.rule.narrow else config
 
 
 def parameter_count(spec: ModelSpec) -> int:

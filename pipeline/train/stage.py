@@ -26,10 +26,11 @@ from rigl_compress.pipeline.train.data.load import load_dataset
 from rigl_compress.pipeline.train.initialize import initialize, scale_for_fan_in
 from rigl_compress.pipeline.train.loop import Job, train_epochs
 from rigl_compress.pipeline.train.losses import DivergedError
-from rigl_compress.pipeline.train.narrow import width_for_density
+from rigl_compress.pipeline.train.narrow import in_training, width_for_density
 from rigl_compress.pipeline.train.optimizers import build_optimizer
 from rigl_compress.pipeline.train.progress import Listener, Say, say_nothing, silent
 from rigl_compress.pipeline.train.sparsifier import Sparsifier
+from rigl_compress.pipeline.train.spoken import spoken
 from rigl_compress.pipeline.train.summary import summarize
 from rigl_compress.pipeline.workspace import Run
 
@@ -62,7 +63,8 @@ def _train(recipe: Recipe, path: Path, here: Circumstances, *, resume: bool, for
     data = data.hold_out(recipe.data.holdout) if recipe.data.holdout else data
     spec = model_spec(recipe, data)
     # Everything that can be wrong with the recipe is found before anything is written.
-    job = build_job(recipe, spec, data.to(device), device, here.listener)
+    with spoken(here.say):
+        job = build_job(recipe, spec, data.to(device), device, here.listener)
     run = Run.open(path) if resume else Run.create(path, recipe, force=force)
     _remember_code(run, recipe, spec, here.say)
     began = perf_counter()
@@ -162,7 +164,7 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
     sparse = Sparsifier(
         model,
         optimizer,
-        recipe.scaled_sparsity,
+        in_training(recipe.scaled_sparsity),
         total_steps=steps_per_epoch * epochs,
         seed=recipe.seed,
         topology=_start_topology(recipe),
@@ -255,6 +257,7 @@ def _finish(run: Run, job: Job, spec: ModelSpec, recipe: Recipe, facts: dict[str
         **metrics,
         **facts,
         **summarize(recipe, model, job),
+        "left_dense": job.sparse.left_dense,
         "command": command_line(),
         "seed": recipe.seed,
         "recipe": recipe.name,
