@@ -114,7 +114,10 @@ def _readings(model: nn.Module, layers: dict[str, Selecting], inputs: tuple[Tens
     found: dict[str, Reading] = {}
     hooks = [
         layer.register_forward_hook(
-            lambda layer, given, made, name=name: found.update({name: _reading(layer, given[0], made)})
+            lambda layer, given, named, made, name=name: found.update(
+                {name: _reading(layer, *given, **named, made=made)}
+            ),
+            with_kwargs=True,
         )
         for name, layer in layers.items()
         if layer.span is None
@@ -128,10 +131,10 @@ def _readings(model: nn.Module, layers: dict[str, Selecting], inputs: tuple[Tens
     return found
 
 
-def _reading(layer: Selecting, given: Tensor, made: Tensor) -> Reading:
+def _reading(layer: Selecting, input: Tensor, *, made: Tensor) -> Reading:
     kept, outputs = layer.index, layer.weight.shape[0]
     if isinstance(layer, nn.Linear):
-        return Reading(given.shape[-1], kept, outputs)
+        return Reading(input.shape[-1], kept, outputs)
     axes = layer.weight.dim() - 2
     uses = layer.weight[:, 0].numel() * prod(made.shape[-axes:])
-    return Reading(given.shape[-axes - 1], kept, uses, prod(given.shape[-axes:]), blocked=axes == 2)
+    return Reading(input.shape[-axes - 1], kept, uses, prod(input.shape[-axes:]), blocked=axes == 2)
