@@ -41,7 +41,8 @@ def atomic_pair(path: Path, about: Path) -> Iterator[tuple[Path, Path]]:
         sync_file(temporary)
         sync_file(description)
         earlier = about.read_bytes() if about.exists() else None
-        about.unlink(missing_ok=True)
+        if earlier is not None:
+            about.unlink()
         try:
             sync_folder(about.parent)
             temporary.replace(path)

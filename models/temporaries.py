@@ -27,7 +27,8 @@ def temporary_for(path: Path) -> Iterator[Path]:
     finally:
         _writing.discard(temporary.absolute())
         with suppress(OSError):  # what went wrong before is what the user must hear of
-            temporary.unlink(missing_ok=True)
+            if temporary.exists():
+                temporary.unlink()
 
 
 def is_temporary(path: Path) -> bool:
@@ -77,7 +78,8 @@ def _host() -> str:
 def make_folder(folder: Path) -> list[Path]:
     """Make a folder and those above it, for good; gives those that were made, the innermost first."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
     for each in reversed(missing):
         sync_folder(each.parent)
     return missing

@@ -1,8 +1,7 @@
 """The folder of a run: what stands where, and how it is begun, taken up again or refused."""
 
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,8 @@ class Run:
         trained = (self.result_file, self.model_file, self.topology_file("end"), self.checkpoint_file)
         begun = (self.metrics_file, self.begin_file, self.topology_file("begin"))
         for file in (*reports, *exported, *pruned, *trained, *begun):
-            file.unlink(missing_ok=True)
+            if file.exists():
+                file.unlink()
 
     @classmethod
     def open(cls, path: Path | str) -> "Run":
@@ -176,19 +176,9 @@ class Run:
         write_text(self.metrics_file, "".join(lines))
 
     def add_metrics(self, row: Mapping[str, Any]) -> None:
-        """Append a line, for good; if that fails, nothing of it stays."""
-        line = (json_text(row) + "\n").encode()
-        with self.metrics_file.open("ab", buffering=0) as file:
-            before = os.fstat(file.fileno()).st_size
-            try:
-                while line:  # a disk that fills up takes a part of it
-                    line = line[file.write(line) :]
-                os.fsync(file.fileno())
-            except OSError as error:
-                error.filename = str(self.metrics_file)
-                with suppress(OSError):
-                    file.truncate(before)
-                raise
+        """Add a line. The file is written anew, so that no fault leaves half a line in it."""
+        before = self.metrics_file.read_text(encoding="utf-8") if self.metrics_file.exists() else ""
+        write_text(self.metrics_file, f"{before}{json_text(row)}\n")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write what came out."""
