@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,11 +34,19 @@ class Child:
     since: float = field(default_factory=time.monotonic)
 
     def is_stuck(self) -> bool:
-        """Tell whether an input takes too long, or nothing happens between inputs."""
+        """Tell whether an input computes for too long, or nothing happens at all, as on a busy machine it may seem."""
         totals, now = self.journal.read(), time.monotonic()
         if totals.executed != self.executed:
             self.executed, self.since = totals.executed, now
-        return (totals.began > 0 and now - totals.began > SLOW) or now - self.since > IDLE
+        return now - self.since > IDLE or (totals.began > 0 and self._computed() - totals.computed > SLOW)
+
+    def _computed(self) -> float:
+        """Give the seconds that the child's processors have worked."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -128,6 +137,8 @@ class Driver:
 
     def _died(self, child: Child, status: int, totals: Totals) -> None:
         """Find out whether ONNX Runtime alone shares the fate of an input."""
+        if not totals.began:  # between inputs: not what was read, but what reads is to blame
+            print(f"{child.task.reader.name}: a child ended between inputs, see {child.log}", file=sys.stderr)
         data, name = child.journal.current(), child.task.reader.name
         kind = "hang" if child.hung else f"signal-{os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "exit"
         shared = stock_fate(data, SLOW) if name in ("onnx", "session", "sparse_runtime") else ""
