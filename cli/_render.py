@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column, Table
 
+from rigl_compress.cli._text import printable
+from rigl_compress.models.errors import InputError
 from rigl_compress.models.percent import percent
 from rigl_compress.pipeline.train import progress as training_progress
 
@@ -17,16 +19,19 @@ if TYPE_CHECKING:
     from rigl_compress.pipeline.bench.report import CompressionReport
     from rigl_compress.pipeline.bench.stage import Listener
     from rigl_compress.pipeline.compare.stage import Listeners
+    from rigl_compress.pipeline.recipe import Recipe
 
-_out = Console(highlight=False, soft_wrap=True)
-_tables = Console(highlight=False, width=1000)  # rich cuts off what does not fit; a terminal breaks the line
+# No markup and no emoji: names of people's files, rows and layers may hold [brackets] and :colons:.
+_out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+# Rich cuts off what does not fit; a terminal breaks the line.
+_tables = Console(highlight=False, width=1000, markup=False, emoji=False)
 UNKNOWN = "not counted"  # the warning says why
-_err = Console(stderr=True, highlight=False, soft_wrap=True)
+_err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def note(text: str) -> None:
     """Say something beside the result: on stderr, so that what is printed can be piped."""
-    _err.print(text, style="dim", markup=False)
+    _err.print(printable(text), style="dim")
 
 
 def json_result(content: Any) -> None:
@@ -38,28 +43,36 @@ def json_result(content: Any) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table: the first column to the left, the others to the right."""
-    grid = Table(title=title, title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=None)
+    grid = Table(
+        title=printable(title), title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=None
+    )
     for index, column in enumerate(columns):
-        grid.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+        grid.add_column(printable(column), justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(printable, row))
     _tables.print(grid)
 
 
 def text(*lines: str) -> None:
     """Print lines as they are."""
     for line in lines:
-        _out.print(line, markup=False)
+        _out.print(printable(line))
 
 
 @contextmanager
-def bar(title: str, *columns: ProgressColumn) -> Iterator[tuple[Progress, Any]]:
-    """Show a bar on a terminal; elsewhere be silent."""
-    shown = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), *columns, TimeElapsedColumn())
-    with Progress(
-        *shown, TimeRemainingColumn(), console=_err, disable=not _err.is_terminal, transient=True
-    ) as progress:
-        yield progress, progress.add_task(title, total=None, facts="")
+def bar(title: str) -> Iterator[tuple[Progress, Any]]:
+    """Show a bar on a terminal; elsewhere be silent. Where room is short, the facts are cut, not bar and time."""
+    title_ = Column(max_width=28, no_wrap=True, overflow="ellipsis")
+    facts = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    shown = (
+        TextColumn("{task.description}", style="bold", markup=False, table_column=title_),
+        BarColumn(bar_width=12 if _err.width < 100 else 24),
+        TimeElapsedColumn(table_column=Column(min_width=7, no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(min_width=7, no_wrap=True)),
+        TextColumn("{task.fields[facts]}", markup=False, table_column=facts),
+    )
+    with Progress(*shown, console=_err, disable=not _err.is_terminal, transient=True, expand=True) as progress:
+        yield progress, progress.add_task(printable(title), total=None, facts="")
 
 
 @contextmanager
@@ -78,11 +91,13 @@ def benching() -> Iterator["Listener"]:
 
 @contextmanager
 def running(title: str) -> Iterator[tuple[training_progress.Listener, "Listener"]]:
-    """Show training and benchmarks in one bar: a terminal has room for one at a time."""
-    with bar(title, TextColumn("{task.fields[facts]}")) as (progress, task):
+    """Show training and benchmarks in one bar; where there is no terminal, training says a line for each epoch."""
+    with bar(title) as (progress, task):
 
         def trained(now: training_progress.Progress) -> None:
             progress.update(task, total=now.iterations, completed=now.iteration, facts=_facts(now))
+            if not _err.is_terminal and now.ends_epoch:
+                note(f"{title}: {_facts(now)}")
 
         def benched(what: str, done: int, total: int) -> None:
             progress.update(task, total=total, completed=done, facts=what)
@@ -93,8 +108,7 @@ def running(title: str) -> Iterator[tuple[training_progress.Listener, "Listener"
 def _facts(now: training_progress.Progress) -> str:
     """Write what is known of a training run at a moment."""
     loss = [] if now.loss is None else [f"loss {now.loss:.4f}"]
-    epoch, *quality = _few_facts(now)
-    return " · ".join([epoch, *loss, *quality, f"sparsity {percent(now.sparsity, 1)}", f"changed {now.changed}"])
+    return " · ".join([*_few_facts(now), *loss, f"sparsity {percent(now.sparsity, 1)}", f"changed {now.changed}"])
 
 
 def _few_facts(now: training_progress.Progress) -> list[str]:
@@ -114,7 +128,7 @@ def watching(total: int) -> Iterator["Listeners"]:
     from rigl_compress.pipeline.compare.course import Outcome, Watcher
     from rigl_compress.pipeline.compare.stage import Listeners
 
-    with bar("comparison", TextColumn("{task.fields[facts]}")) as (progress, all_of_them):
+    with bar("comparison") as (progress, all_of_them):
         progress.update(all_of_them, total=total)
         tasks: dict[Any, Any] = {}
         tenths: dict[Any, int] = {}
@@ -149,6 +163,19 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         json_result(content)
         return
+    try:
+        heading, rows = f"{content['recipe']}, {content['method']}, seed {content['seed']}", _result_rows(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{folder / 'result.json'} is not a result of this version ({type(error).__name__}: {error}): train again"
+        ) from None
+    text(f"{heading} → {folder}")
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        text(f"  {name:<{width}}  {value}")
+
+
+def _result_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
     from rigl_compress.pipeline.train.metrics import metric_of
 
     alive = content.get("alive")
@@ -164,15 +191,34 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
         size = f"{alive['kflops']:.1f} KFLOPs, {alive['bitmask_bytes']:,.0f} bytes (paper's bit-mask convention)"
         rows.append(("without dead neurons", f"{alive['architecture']}, {size}"))
     train_cost = ", ".join(f"{value:,.1f} ({name})" for name, value in (training or {}).items())
-    rows += [
-        ("training GFLOPs", train_cost or UNKNOWN),
-        ("time", f"{content['seconds']:.0f} s"),
-        ("data", content["data"]),
-    ]
-    text(f"{content['recipe']}, {content['method']}, seed {content['seed']} → {folder}")
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        text(f"  {name:<{width}}  {value}")
+    seconds, data = f"{content['seconds']:.0f} s", content["data"]
+    return [*rows, ("training GFLOPs", train_cost or UNKNOWN), ("time", seconds), ("data", data)]
+
+
+def planned(recipe: "Recipe", folder: Path, *, as_json: bool) -> None:
+    """Print the run that would be trained."""
+    if as_json:
+        from rigl_compress.models.settings import plain
+
+        json_result({"run": str(folder), "recipe": plain(recipe)})
+    else:
+        text(f"# would be trained in {folder}", recipe.to_toml().rstrip("\n"))
+
+
+def stages(folder: Path, states: Mapping[str, str], *, as_json: bool) -> None:
+    """Print what a run would do."""
+    if as_json:
+        json_result({"run": str(folder), "stages": states})
+    else:
+        text(*(f"{name}: {state}" for name, state in states.items()))
+
+
+def runs(states: Mapping[Path, str], *, as_json: bool) -> None:
+    """Print the runs that a sweep or a comparison would train, with what there is of each."""
+    if as_json:
+        json_result({"runs": [{"run": str(path), "state": state} for path, state in states.items()]})
+    else:
+        text(*(f"{path}: {state}" for path, state in states.items()))
 
 
 def benched(report: "CompressionReport") -> None:

@@ -67,7 +67,7 @@ def command(
     folder = out or Path("runs") / f"compare-{comparison.name}"
     cells = cells_of(comparison, folder, overrides)
     if dry_run:
-        _render.text(*(f"{cell.path}: {cell.state}" for cell in cells))
+        _render.runs({cell.path: cell.state for cell in cells}, as_json=as_json)
         return
     with _render.watching(len(cells)) as told:
         found = stage.compare(comparison, cells, Task(device, data_dir, train_only), jobs or cores(), told)

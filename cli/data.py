@@ -58,6 +58,9 @@ def fetch(name: str, data_dir: Path | None, dry_run: bool, as_json: bool) -> Non
 
     if dry_run:
         status = dataset_status(name, data_dir)
+        if as_json:
+            _render.json_result({"name": name, "present": status.present, "folder": str(status.folder or "")})
+            return
         _render.text(f"{name}: {status}, nothing to fetch" if status.present else f"{name} would be fetched: {status}")
         return
     folder = fetch_dataset(name, data_dir, _render.note)

@@ -40,16 +40,25 @@ def command(
       rigl-compress landscape runs/pruning runs/static --png landscape.png
     """
     from rigl_compress.cli import _render
-    from rigl_compress.pipeline.landscape import CURVES, LandscapeConfig, landscape, landscape_picture, to_json
+    from rigl_compress.pipeline.landscape import (
+        CURVES,
+        LandscapeConfig,
+        landscape,
+        landscape_picture,
+        names_apart,
+        to_json,
+    )
     from rigl_compress.pipeline.train.stage import Circumstances
     from rigl_compress.pipeline.workspace import Run
 
+    if first.resolve() == second.resolve():
+        raise click.UsageError(f"{first} and {second} are the same run: there is nothing between them")
     config = LandscapeConfig(tuple(curves) or tuple(CURVES), points, steps, rate, samples=samples)
     with _render.running("landscape") as (_, watch):
         here = Circumstances(device, data_dir, say=_render.note)
         found = landscape(Run.open(first), Run.open(second), config, here, watch)
     if png:
-        landscape_picture(found, png, (first.name, second.name))
+        landscape_picture(found, png, names_apart(first, second))
     if as_json:
         _render.json_result(to_json(found, config))
         return

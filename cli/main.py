@@ -1,11 +1,15 @@
 """The command `rigl-compress`: a group whose commands are loaded when they are called."""
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
 
 import click
 
 from rigl_compress import __version__
+from rigl_compress.cli._text import printable
 from rigl_compress.models.errors import InputError, did_you_mean
 
 COMMANDS = (
@@ -23,6 +27,10 @@ COMMANDS = (
     "list",
 )
 BAD_INPUT, INTERRUPTED = 2, 130
+# What the library calls by a parameter is an option here.
+_OPTIONS = {"overwrite=True": "--force", "resume=True": "--resume"}
+# Options of some commands that the others have as a change of the recipe.
+_CHANGES = {"--model": "model.name=NAME", "--data": "data.name=NAME", "--seed": "seed=N"}
 
 
 class LazyGroup(click.Group):
@@ -62,8 +70,7 @@ def main() -> None:
     try:
         cli(prog_name="rigl-compress", standalone_mode=False)
     except click.exceptions.Abort:
-        again = "`rigl-compress train --run DIR --resume` goes on; run, sweep and compare do when they are called again"
-        click.echo(f"interrupted: what was finished is kept; {again}", err=True)
+        click.echo(f"interrupted: {_how_to_go_on(sys.argv[1:])}", err=True)
         sys.exit(INTERRUPTED)
     except (InputError, OSError, click.ClickException) as error:
         if traceback:
@@ -72,16 +79,55 @@ def main() -> None:
         sys.exit(BAD_INPUT)
 
 
+def _how_to_go_on(words: Sequence[str]) -> str:
+    """Say what to do after Ctrl-C, which depends on the command.
+
+    >>> _how_to_go_on(["bench", "a.onnx"])
+    'it begins anew when the same command is given again'
+    >>> _how_to_go_on(["sweep", "--recipe", "mnist-rigl"])
+    'what was finished is kept, and the same command goes on with the rest'
+    """
+    command = next((word for word in words if word in COMMANDS), "")
+    if command in ("run", "sweep", "compare"):
+        return "what was finished is kept, and the same command goes on with the rest"
+    if command == "train":
+        folder = _option(words, "--run") or f"runs/{Path(_option(words, '--recipe')).stem}"
+        if (Path(folder) / "recipe.toml").is_file():
+            return f"the epochs that were finished are kept; `rigl-compress train --run {folder} --resume` goes on"
+    return "it begins anew when the same command is given again"
+
+
+def _option(words: Sequence[str], name: str) -> str:
+    """Give the value of an option as it was typed.
+
+    >>> _option(["train", "--run", "a"], "--run"), _option(["--run=b"], "--run"), _option([], "--run")
+    ('a', 'b', '')
+    """
+    joined = (word.partition("=")[2] for word in words if word.startswith(f"{name}="))
+    apart = (value for word, value in pairwise(words) if word == name)
+    return next(joined, "") or next(apart, "")
+
+
 def _explain(error: Exception) -> str:
     """Say what was wrong, in one line; a group without a command shows its help."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error.format_message()
     if isinstance(error, click.UsageError):
-        path = error.ctx.command_path if error.ctx else "rigl-compress"
-        text = f"{error.format_message()} (see `{path} --help`)"
+        text = _usage(error)
     elif isinstance(error, OSError):
         named = f": {error.filename}" if error.filename else ""
         text = f"{error.strerror or error}{named}; check the path, its permissions and the space on the disk"
     else:
         text = str(error)
-    return f"error: {' '.join(text.splitlines())}"
+        for parameter, option in _OPTIONS.items():
+            text = text.replace(parameter, option)
+    return printable(f"error: {' '.join(text.splitlines())}")
+
+
+def _usage(error: click.UsageError) -> str:
+    """Say what was wrong with a call: the option to use instead where there is one, else where the help is."""
+    path = error.ctx.command_path if error.ctx else "rigl-compress"
+    options = [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
+    if isinstance(error, click.NoSuchOption) and error.option_name in _CHANGES and "--set" in options:
+        return f"{path} has no option {error.option_name}: write --set {_CHANGES[error.option_name]}"
+    return f"{error.format_message()} (see `{path} --help`)"

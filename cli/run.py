@@ -6,10 +6,14 @@ import click
 
 from rigl_compress.cli import _options as options
 
+STATES = {True: "up to date", False: "to be done"}
+
 
 @click.command()
 @options.recipe
 @click.option("--run", "path", type=click.Path(path_type=Path), help="Run folder.  [default: runs/RECIPE]")
+@options.model
+@options.data
 @options.overrides
 @click.option("--seed", type=int, help="Seed of everything random.  [default: the recipe's]")
 @click.option("--from", "first", default="", metavar="STAGE", help="Do this stage and all after it anew.")
@@ -27,6 +31,8 @@ from rigl_compress.cli import _options as options
 def command(
     recipe: str | None,
     path: Path | None,
+    model: str | None,
+    data: str | None,
     overrides: tuple[str, ...],
     seed: int | None,
     first: str,
@@ -53,12 +59,12 @@ def command(
     from rigl_compress.cli import _render
     from rigl_compress.pipeline.bench.stage import BenchConfig
     from rigl_compress.pipeline.recipe import load_recipe
-    from rigl_compress.pipeline.run import RunConfig, bench_report, run, stages_of
-    from rigl_compress.pipeline.stages import up_to_date
+    from rigl_compress.pipeline.run import RunConfig, bench_report, plan, run
+    from rigl_compress.pipeline.train.check import check_recipe
     from rigl_compress.pipeline.train.stage import Circumstances
     from rigl_compress.pipeline.workspace import Run
 
-    changes = [*overrides, *([] if seed is None else [f"seed={seed}"])]
+    changes = options.changes(overrides, model, data, seed)
     if recipe is None and path is not None and not changes and Run(path).recipe_file.exists():
         loaded = Run(path).recipe()
     else:
@@ -71,9 +77,9 @@ def command(
         here = Circumstances(device, data_dir, listener, _render.note)
         config = RunConfig(loaded, folder, values, measured, here, benching)
         if dry_run:
-            for stage in stages_of(config):
-                current = up_to_date(stage, Run(folder).stages_file)
-                _render.text(f"{stage.name}: {'up to date' if current else 'to be done'}")
+            check_recipe(loaded, here)
+            found = plan(config, first, last)
+            _render.stages(folder, {name: STATES[current] for name, current in found.items()}, as_json=as_json)
             return
         run(config, first, last)
     done = Run(folder)

@@ -60,10 +60,11 @@ def command(
     folder = out or Path("runs") / f"sweep-{Path(source).stem}"
     every = sweep.cells(grid, range(seeds))
     TRAINING_CONVENTIONS[convention]  # an unknown name is an error now, not after hours of training
+    sweep.plan(source, changes, every, folder)  # what is wrong is said before anything else
     if dry_run:
-        sweep.plan(source, changes, every, folder)
-        _render.text(*(str(folder / cell.folder) for cell in every))
+        _render.runs({folder / cell.folder: sweep.state(folder / cell.folder) for cell in every}, as_json=as_json)
         return
+    _render.note(f"{len(every)} runs in {folder}, {jobs} at a time; each is told when it ends")
     outcomes = sweep.sweep(source, changes, every, folder, jobs, Circumstances(device, data_dir, say=_render.note))
     lines = list(sweep.rows(outcomes, convention))
     if markdown_file:

@@ -47,6 +47,7 @@ def command(
 
     from rigl_compress.cli import _render
     from rigl_compress.pipeline.recipe import load_recipe
+    from rigl_compress.pipeline.train.check import check_recipe
     from rigl_compress.pipeline.train.stage import Circumstances, train
     from rigl_compress.pipeline.workspace import Run
 
@@ -60,9 +61,10 @@ def command(
     loaded = Run.open(path).recipe() if resume and path else load_recipe(options.needs_recipe(recipe), changes)
     folder = path or Path("runs") / loaded.name
     if dry_run:
-        click.echo(f"# would be trained in {folder}\n{loaded.to_toml()}", nl=False)
+        check_recipe(loaded, Circumstances(device, data_dir, say=_render.note))
+        _render.planned(loaded, folder, as_json=as_json)
         return
     with _render.training(f"{loaded.name}, seed {loaded.seed}") as listener:
         circumstances = Circumstances(device, data_dir, listener, _render.note)
-        train(loaded, folder, circumstances, resume=resume, force=force)
+        train(loaded, folder, circumstances, resume=resume, overwrite=force)
     _render.result(folder, Run.open(folder).result(), as_json=as_json)

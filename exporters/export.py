@@ -89,7 +89,7 @@ def export_onnx(
     values: str = "fp32",
     fold_batch_norm: bool = True,
     opset: int = OPSET,
-    force: bool = False,
+    overwrite: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> ExportedModel:
     """Export a network to one ONNX file whose zeros take little or no space. The network is left as it was.
@@ -106,7 +106,7 @@ def export_onnx(
     """
     inputs = as_inputs(example_input)
     shapes = {name: list(each.shape) for name, each in named_inputs(inputs).items()}
-    target = check_target(Path(path), force=force)
+    target = check_target(Path(path), overwrite=overwrite)
     baked, fast = bake(model), bake(model)
     dead = read_cheaply(fast, inputs)
     known = {**(facts or {}), "inputs": shapes, **({DEAD_INPUTS: dead} if dead else {})}
@@ -123,14 +123,14 @@ def reencode(
     path: Path | str,
     layout: Layout | None = None,
     *,
-    force: bool = False,
+    overwrite: bool = False,
     inputs: Inputs | None = None,
 ) -> ExportedModel:
     """Write the weights of any ONNX file in another encoding; `dense` gives back the plain model, bit by bit."""
     found = Path(source)
     chosen = layout or Layout()
     loaded = load_model(found)
-    target = check_target(Path(path), force=force, source=found)
+    target = check_target(Path(path), overwrite=overwrite, source=found)
     earlier = {key: value for key, value in metadata_of(loaded).items() if key != "tensors"}
     facts = {**earlier, **chosen.metadata(), "source_sha256": sha256_of(found)}
     plain = restore(loaded)
@@ -142,15 +142,16 @@ def reencode(
     return write_checked(plain, target, replace(chosen, facts=facts), trial)
 
 
-def check_target(path: Path, *, force: bool, source: Path | None = None) -> Path:
+def check_target(path: Path, *, overwrite: bool, source: Path | None = None) -> Path:
     """Refuse what would overwrite a file without being told to, or could not be written."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: give the name of a file, such as {path / 'model.onnx'}")
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is a device or a pipe, not a file: give the name of a file")
-    if path.exists() and not force:
+    if path.exists() and not overwrite:
         same = source is not None and source.exists() and path.samefile(source)
-        raise InputError(f"{path} {'is the source itself' if same else 'exists'}: choose another name or add --force")
+        found = "is the source itself" if same else "exists"
+        raise InputError(f"{path} {found}: choose another name, or replace it with overwrite=True")
     return path
 
 

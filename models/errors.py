@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MOST_NAMES = 30  # a longer list is told by its first names and a count
+
 
 class InputError(ValueError):
     """Bad input. The command line prints the message on one line and exits with code 2."""
@@ -15,8 +17,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     "did you mean 'rigl'? Known: rigl, set"
     >>> did_you_mean("xyz", ["rigl", "set"])
     'known: rigl, set'
+    >>> did_you_mean("xyz", map(str, range(100, 150)))
+    'known: 100, 101, 102 and 47 more'
     """
     names = sorted(known)
     nearest = get_close_matches(name, names, n=1)
-    listing = ", ".join(names)
+    listing = ", ".join(names) if len(names) <= MOST_NAMES else f"{', '.join(names[:3])} and {len(names) - 3} more"
     return f"did you mean {nearest[0]!r}? Known: {listing}" if nearest else f"known: {listing}"

@@ -36,7 +36,7 @@ class ExportConfig:
     layout: Layout = field(default_factory=Layout)
     network: str = "auto"
     keep_batch_norm: bool = False
-    force: bool = False
+    overwrite: bool = False
     inputs: Path | None = None
     target: str = PLAIN
 
@@ -54,7 +54,7 @@ def export(source: Path, path: Path, config: ExportConfig, *, write: bool = True
     if write:
         with locked_for(path):
             return _export(source, path, config)
-    check_target(path, force=config.force)
+    check_target(path, overwrite=config.overwrite)
     with TemporaryDirectory() as folder:
         return replace(_export(source, Path(folder) / path.name, config), path=path)
 
@@ -68,9 +68,9 @@ def _export(source: Path, path: Path, config: ExportConfig) -> ExportedModel:
         raise InputError(f"{source} is an ONNX file, whose graph stays as it is: leave out --keep-batch-norm")
     inputs = read_inputs(config.inputs)
     if config.target == TARGET:
-        return export_sparse_runtime(source, path, force=config.force, inputs=inputs)
+        return export_sparse_runtime(source, path, overwrite=config.overwrite, inputs=inputs)
     refuse_rewritten(source)
-    return reencode(source, path, config.layout, force=config.force, inputs=inputs)
+    return reencode(source, path, config.layout, overwrite=config.overwrite, inputs=inputs)
 
 
 def library_for(exported: ExportedModel) -> Path | None:
@@ -99,7 +99,7 @@ def _written(
         encoding=config.layout.encoding,
         values=config.layout.values,
         fold_batch_norm=not config.keep_batch_norm,
-        force=config.force,
+        overwrite=config.overwrite,
         facts=facts,
     )
 
@@ -108,11 +108,11 @@ def _for_sparse_runtime(
     model: SparseModel, example: torch.Tensor, path: Path, config: ExportConfig, facts: Mapping[str, Any]
 ) -> ExportedModel:
     """Export as for any runtime first, which is compared with the network; the rewritten file is compared with that."""
-    check_target(path, force=config.force)
+    check_target(path, overwrite=config.overwrite)
     with TemporaryDirectory() as folder:
         plain = _written(model, example, Path(folder) / "plain.onnx", replace(config, target=PLAIN), facts).path
         inputs = {name: each.numpy() for name, each in named_inputs([example]).items()}
-        return export_sparse_runtime(plain, path, force=config.force, inputs=inputs, facts=facts)
+        return export_sparse_runtime(plain, path, overwrite=config.overwrite, inputs=inputs, facts=facts)
 
 
 def network_file(run: Run, network: str) -> Path:

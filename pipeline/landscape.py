@@ -20,6 +20,7 @@ from rigl_compress.models.artifacts import atomic_path
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.registry import Registry
 from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.pictures import logarithmic
 from rigl_compress.pipeline.train.data.load import load_dataset
 from rigl_compress.pipeline.train.data.samples import Samples
 from rigl_compress.pipeline.train.metrics import loss_of
@@ -186,6 +187,19 @@ def loss_at(model: nn.Module, weights: Weights, samples: Samples, batch: int) ->
     return total / count
 
 
+def names_apart(one: Path, other: Path) -> tuple[str, str]:
+    """Name two run folders by as many of their last parts as tell them apart.
+
+    >>> names_apart(Path("runs/static"), Path("runs/rigl"))
+    ('static', 'rigl')
+    >>> names_apart(Path("sweep/method=rigl/seed=0"), Path("sweep/method=set/seed=0"))
+    ('method=rigl/seed=0', 'method=set/seed=0')
+    """
+    pairs = ((one.resolve().parts[-count:], other.resolve().parts[-count:]) for count in range(1, 50))
+    first, second = next((pair for pair in pairs if pair[0] != pair[1]), (one.parts[-1:], other.parts[-1:]))
+    return "/".join(first), "/".join(second)
+
+
 def landscape_picture(found: Landscape, path: Path, labels: tuple[str, str]) -> None:
     """Draw the loss along every curve, as the paper does."""
     from matplotlib.figure import Figure
@@ -194,11 +208,11 @@ def landscape_picture(found: Landscape, path: Path, labels: tuple[str, str]) -> 
     axes = figure.subplots()
     for (name, losses), style in zip(found.losses.items(), ("-", "--", "-.", ":"), strict=False):
         axes.plot(found.places, losses, style, label=name.replace("-dense", ", dense space"), linewidth=1.8)
-    axes.set_yscale("log")
+    logarithmic(axes)
     axes.set_xlabel(f"{labels[0]} (0) to {labels[1]} (1)")
     axes.set_ylabel("training loss (logarithmic)")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", which="both", alpha=0.25)
+    axes.grid(axis="y", alpha=0.25)
     axes.legend(frameon=False)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=130, format="png")

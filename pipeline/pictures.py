@@ -15,29 +15,40 @@ from rigl_compress.pipeline.workspace import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INK, ACCENT = "#222222", "#0b6e99"
 
 
 def connections_picture(run: Run, path: Path) -> None:
+    """Draw a run into a PNG file."""
+    figure = connections_figure(run)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=130, format="png")
+
+
+def connections_figure(run: Run) -> "Figure":
     """Draw a run: connections per pixel at begin and end, as in the paper's figure, and the error over the epochs."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.ticker import MaxNLocator
 
     model = run.model()
     found = (pixel_map(model, run.topology(moment)) for moment in ("begin", "end"))
     maps = [counts for counts in found if counts is not None]
     if not maps:
         raise InputError(f"{run.path}: the first layer does not read the pixels of an image; there is no map to draw")
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    figure = Figure(figsize=(11.4, 3.7), layout=ConstrainedLayoutEngine(w_pad=0.12))
     left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1, 1.25])
     largest = int(max(part.max() for part in maps))
     for axes, counts, title in zip((left, middle), maps, ("begin", "end"), strict=True):
         image = _map(axes, counts, title, largest)
-    figure.colorbar(image, ax=[left, middle], shrink=0.8, label="connections")
+    # What the colours count stands above the maps: a label here would stand beside that of the curve.
+    bar = figure.colorbar(image, ax=[left, middle], shrink=0.8, ticks=MaxNLocator(6, integer=True))
+    bar.ax.tick_params(labelsize=8)
     _curve(right, list(run.metrics()), metric_of(run.result()))
     figure.suptitle(_title(run.result()), fontsize=11, color=INK)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=130, format="png")
+    return figure
 
 
 def _map(axes: "Axes", counts: Tensor, title: str, largest: int) -> Any:
@@ -49,17 +60,29 @@ def _map(axes: "Axes", counts: Tensor, title: str, largest: int) -> Any:
     return image
 
 
+def logarithmic(axes: "Axes") -> None:
+    """Make the vertical axis logarithmic with few round numbers at it, however much or little of it is shown."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=20) if high > 8 * low else MaxNLocator(6))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
 def _curve(axes: "Axes", rows: list[dict[str, Any]], metric: Metric) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     epochs = [row["epoch"] for row in rows if metric.name in row]
     axes.plot(epochs, [row[metric.name] for row in rows if metric.name in row], color=ACCENT, linewidth=1.4)
-    axes.set_yscale("log")
+    logarithmic(axes)
     axes.set_ylabel(metric.heading, color=ACCENT)
     axes.set_xlabel("epoch")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="y", which="both", labelsize=7)
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", which="both", alpha=0.25)
+    axes.grid(axis="y", alpha=0.25)
     axes.set_title(f"{metric.title} over the epochs", fontsize=9, color=INK)
 
 

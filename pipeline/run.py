@@ -22,7 +22,7 @@ from rigl_compress.pipeline.environment import environment
 from rigl_compress.pipeline.export import ExportConfig, export_run, network_file
 from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.recipe import Recipe
-from rigl_compress.pipeline.stages import Done, Stage, check_stage, run_stages
+from rigl_compress.pipeline.stages import Done, Stage, check_stage, run_stages, up_to_date
 from rigl_compress.pipeline.train.data.load import dataset_status
 from rigl_compress.pipeline.train.stage import Circumstances, train
 from rigl_compress.pipeline.workspace import Run
@@ -48,12 +48,26 @@ class RunConfig:
 
 def run(config: RunConfig, first: str = "", last: str = "") -> list[Done]:
     """Run the stages that are not up to date, all of them from `first` on, and none after `last`."""
+    wanted, folder = _wanted(config, last), Run(config.folder)
+    with folder.locked():
+        return run_stages(wanted, folder.stages_file, first, config.here.say)
+
+
+def plan(config: RunConfig, first: str = "", last: str = "") -> dict[str, bool]:
+    """Say of every stage that `run` would look at whether it is up to date; nothing is after one that is not."""
+    stages, current, found = _wanted(config, last), True, {}
+    check_stage(first, stages)
+    for stage in stages:
+        current = current and stage.name != first and up_to_date(stage, Run(config.folder).stages_file)
+        found[stage.name] = current
+    return found
+
+
+def _wanted(config: RunConfig, last: str) -> list[Stage]:
     stages = stages_of(config)
     check_stage(last, stages)
     names = [stage.name for stage in stages]
-    wanted = stages[: names.index(last) + 1] if last else stages
-    with Run(config.folder).locked():
-        return run_stages(wanted, Run(config.folder).stages_file, first, config.here.say)
+    return stages[: names.index(last) + 1] if last else stages
 
 
 def stages_of(config: RunConfig) -> list[Stage]:
@@ -91,13 +105,13 @@ def _train(config: RunConfig) -> None:
     run = Run(config.folder)
     begun = run.recipe_file.exists() and run.recipe() == config.recipe and run.checkpoint_file.exists()
     resume = begun and not run.result_file.exists()
-    train(config.recipe, config.folder, config.here, resume=resume, force=not resume)
+    train(config.recipe, config.folder, config.here, resume=resume, overwrite=not resume)
 
 
 def _export(run: Run, config: RunConfig) -> None:
     for name, (network, encoding) in EXPORTS.items():
         layout = Layout(encoding, config.values if encoding != "dense" else "fp32")
-        export_run(run, run.export_file(name), ExportConfig(layout, network, force=True))
+        export_run(run, run.export_file(name), ExportConfig(layout, network, overwrite=True))
 
 
 def _bench_facts(config: RunConfig) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from rigl_compress.models.lifeline import end_with_parent
 from rigl_compress.pipeline.environment import command_line, environment
 from rigl_compress.pipeline.lock import locked
 from rigl_compress.pipeline.recipe import Recipe, load_recipe, whole_number_part
+from rigl_compress.pipeline.train.check import check_names
 from rigl_compress.pipeline.train.metrics import metric_of
 from rigl_compress.pipeline.train.progress import say_nothing, silent
 from rigl_compress.pipeline.train.stage import Circumstances, train
@@ -161,6 +162,8 @@ def _end_at_hang_up(lifeline: Connection) -> None:
 def plan(source: str, overrides: Sequence[str], every: Sequence[Cell], out: Path) -> list[Recipe]:
     """Give the recipes of the cells. What is wrong with any, or in the way, is an error before the first run."""
     recipes = [load_recipe(source, cell.overrides(overrides)) for cell in every]
+    for recipe in recipes:
+        check_names(recipe)
     for cell, recipe in zip(every, recipes, strict=True):
         run = Run(out / cell.folder)
         if run.recipe_file.exists() and run.recipe() != recipe:
@@ -168,6 +171,14 @@ def plan(source: str, overrides: Sequence[str], every: Sequence[Cell], out: Path
                 f"{run.path} holds a run of another recipe: choose another folder with --out, or remove it"
             )
     return recipes
+
+
+def state(folder: Path) -> str:
+    """Say what there is to do in the folder of a run."""
+    run = Run(folder)
+    if run.result_file.exists():
+        return "trained"
+    return "goes on from its checkpoint" if run.checkpoint_file.exists() else "to be trained"
 
 
 def _one_run(recipe: Recipe, folder: Path, circumstances: Circumstances) -> dict[str, Any]:

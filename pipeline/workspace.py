@@ -92,11 +92,12 @@ class Run:
     # Beginning
 
     @classmethod
-    def create(cls, path: Path, recipe: Recipe, *, force: bool = False) -> "Run":
-        """Make a new run folder. One that exists is refused; with `force` an earlier run is replaced, nothing else."""
+    def create(cls, path: Path, recipe: Recipe, *, overwrite: bool = False) -> "Run":
+        """Make a new run folder. One that exists is refused; `overwrite` replaces an earlier run, nothing else."""
         run, occupied = cls(path), _occupied(path)
-        if occupied and not force:
-            raise InputError(f"{path} exists: choose another folder, continue with --resume, or replace with --force")
+        if occupied and not overwrite:
+            cures = "choose another folder, continue with resume=True, or replace with overwrite=True"
+            raise InputError(f"{path} exists: {cures}")
         if occupied and not run.recipe_file.is_file():
             raise InputError(f"{path} exists and is not a run: it is not replaced; choose another folder")
         with atomic_path(run.recipe_file) as temporary:  # nothing is deleted before there is something in its place
@@ -122,6 +123,8 @@ class Run:
     def open(cls, path: Path | str) -> "Run":
         """Open an existing run folder."""
         run = cls(Path(path))
+        if not run.path.exists():
+            raise InputError(f"{path} does not exist: give a run folder, which `rigl-compress train` makes")
         if not run.recipe_file.is_file():
             raise InputError(f"{path} is not a run folder (no recipe.toml in it): make one with `rigl-compress train`")
         return run

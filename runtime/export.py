@@ -32,7 +32,7 @@ def export_sparse_runtime(
     source: Path | str,
     path: Path | str,
     *,
-    force: bool = False,
+    overwrite: bool = False,
     inputs: Inputs | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> ExportedModel:
@@ -55,7 +55,7 @@ def export_sparse_runtime(
     found = Path(source)
     model = load_model(found)
     _refuse_rewritten(model, found)
-    target = check_target(Path(path), force=force, source=found)
+    target = check_target(Path(path), overwrite=overwrite, source=found)
     rewritten = rewrite(model, gains, together=saving_together)
     if not rewritten.layers:
         raise InputError(

@@ -181,7 +181,7 @@ def report(folder: Path) -> CompressionReport:
     """A benchmark of a tiny model."""
     network, example = networks()["mlp"]
     path = folder / "mlp.onnx"
-    export_onnx(network, example, path, force=True)
+    export_onnx(network, example, path, overwrite=True)
     plan = TimingPlan(openings=2, rounds=3, seconds=1)
     return bench([Source("mlp", path, "mlp.onnx")], BenchConfig(plan=plan, profile=True))
 

@@ -7,6 +7,8 @@ from math import floor, log10
 
 from rigl_compress.pipeline.bench.tables import TextTable
 
+LONG = 45  # letters of a cell that may be broken into lines
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -59,7 +61,7 @@ def _bar(bar: Bar, top: float) -> str:
 
 def scatter(title: str, points: Sequence[Point], axes: tuple[str, str], caption: str = "") -> str:
     """Draw points, the horizontal axis logarithmic: costs span orders of magnitude."""
-    width, height, left, bottom = 460, 270, 60, 44
+    width, height, left, bottom = 380, 260, 60, 44
     xs, ys = [log10(point.x) for point in points], [point.y for point in points]
     (x0, x1), (y0, y1) = _range(xs), _range(ys)
 
@@ -149,8 +151,13 @@ def heat_map(title: str, counts: Sequence[Sequence[int]], caption: str = "") -> 
 def table(content: TextTable) -> str:
     """Write a table of text."""
     head = "".join(f"<th>{escape(column)}</th>" for column in content.columns)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in content.rows)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in content.rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    """Write a cell; a sentence is broken into lines, figures are not."""
+    return f'<td class="long">{escape(text)}</td>' if len(text) > LONG else f"<td>{escape(text)}</td>"
 
 
 def _figure(title: str, body: str, caption: str) -> str:

@@ -28,7 +28,7 @@ STYLE = """
 --accent:#4db3dc;--mute:#5d6a72;--warn:#f0a35e}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,"Segoe UI","Helvetica Neue",sans-serif}
-main{max-width:1120px;margin:0 auto;padding:32px 20px 64px}
+main{max-width:1240px;margin:0 auto;padding:32px 20px 64px}
 h1{font-size:27px;margin:0 0 4px}h2{font-size:19px;margin:36px 0 12px}h3{font-size:15px;margin:0 0 12px}
 p{margin:0 0 8px}.soft,figcaption{color:var(--soft);font-size:13px}.warn{color:var(--warn)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:12px;margin:20px 0}
@@ -44,16 +44,17 @@ figcaption{margin-top:10px}
 .fill{position:absolute;inset:0 auto 0 0;background:var(--accent);border-radius:4px;min-width:1px}
 .fill.muted{background:var(--mute)}
 .whisker{position:absolute;top:7px;height:2px;background:var(--ink);opacity:.75}
-svg{width:100%;height:auto;display:block;font-size:12px}
+svg{width:100%;height:auto;display:block;font-size:13px}
 svg text{fill:var(--soft)}svg text.name{fill:var(--ink)}
 svg .rule{stroke:var(--line)}svg circle{fill:var(--accent)}
 svg.map{max-width:300px;margin:0 auto;background:color-mix(in srgb,var(--mute) 14%,transparent)}
 svg.map rect{fill:var(--accent)}
 .scroll{overflow-x:auto;background:var(--card);border:1px solid var(--line);border-radius:10px}
 table{border-collapse:collapse;width:100%;font-size:13px}
-th,td{padding:7px 12px;text-align:right;white-space:nowrap;border-top:1px solid var(--line)}
-thead th{border-top:0;color:var(--soft);font-weight:600}
-td:first-child,th:first-child{text-align:left}
+th,td{padding:7px 10px;text-align:right;white-space:nowrap;border-top:1px solid var(--line)}
+thead th{border-top:0;color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}
+td:first-child,th:first-child{text-align:left;position:sticky;left:0;background:var(--card)}
+td.long{white-space:normal;min-width:12em;overflow-wrap:anywhere}
 td{font-variant-numeric:tabular-nums}
 details{margin-top:12px}summary{cursor:pointer;color:var(--soft)}
 code{background:color-mix(in srgb,var(--mute) 20%,transparent);padding:2px 5px;border-radius:4px;font-size:13px;

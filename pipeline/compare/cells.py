@@ -8,6 +8,7 @@ from pathlib import Path
 from rigl_compress.models.errors import InputError
 from rigl_compress.pipeline.compare.comparison import Comparison, Row
 from rigl_compress.pipeline.recipe import Recipe, load_recipe
+from rigl_compress.pipeline.train.check import check_names
 from rigl_compress.pipeline.workspace import Run
 
 
@@ -83,7 +84,9 @@ def _recipe(row: Row, seed: int, out: Path, changes: Sequence[str]) -> Recipe:
     before = folder_of(out, replace(row, label=row.after), seed)
     start = [f"start.run={json.dumps(str(before), ensure_ascii=False)}"] if row.after else []
     try:
-        return load_recipe(row.recipe, [*row.set, *changes, *start, f"seed={seed}"])
+        recipe = load_recipe(row.recipe, [*row.set, *changes, *start, f"seed={seed}"])
+        check_names(recipe)
+        return recipe
     except InputError as error:
         raise InputError(f"row {row.label!r}: {error}") from None
 

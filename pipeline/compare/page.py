@@ -14,7 +14,11 @@ from rigl_compress.pipeline.compare.table import NOTES, failure_lines, start_lin
 if TYPE_CHECKING:
     from rigl_compress.pipeline.compare.stage import Found
 
-WIDE = "main{max-width:1500px}img{width:100%;height:auto;border-radius:6px;background:#fff}"
+# Pictures are shown large enough to read the numbers at their axes: one beside the other only where there is room.
+WIDE = (
+    "main{max-width:1640px}img{width:100%;height:auto;border-radius:6px;background:#fff}"
+    ".grid{grid-template-columns:repeat(auto-fit,minmax(min(100%,740px),1fr))}"
+)
 
 
 def comparison_markdown(found: "Found", pictures: Mapping[str, Path]) -> str:

@@ -64,7 +64,7 @@ def pixels_picture(maps: Sequence[Maps], path: Path) -> None:
         image = _map(lower, row.end, row.seen, "end", largest)
         bar = figure.colorbar(image, ax=[upper, lower], location="bottom", shrink=0.8, aspect=22, pad=0.02)
         bar.locator = MaxNLocator(5, integer=True)
-        bar.ax.tick_params(labelsize=7)
+        bar.ax.tick_params(labelsize=9)
         bar.outline.set_visible(False)
     cut = any(bool((row.seen == 0).any()) for row in maps)
     below = "\ngrey: cut away before training began" if cut else ""

@@ -81,8 +81,8 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, sparse: 
         torch.set_rng_state(tensors["random"])
     except (InputError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error) if isinstance(error, InputError) else f"it is damaged ({type(error).__name__}: {error})"
-        told = " ".join(reason.split())
-        raise InputError(f"{path}: {told}; put the run's own checkpoint back, or train anew with --force") from None
+        cure = "put the run's own checkpoint back, or train anew with overwrite=True"
+        raise InputError(f"{path}: {' '.join(reason.split())}; {cure}") from None
     return vars(header.progress)
 
 

@@ -11,7 +11,7 @@ from rigl_compress.models.forward_order import find_layers
 from rigl_compress.models.layers import layer_shapes
 from rigl_compress.pipeline.train.distributions import DISTRIBUTIONS, fixed_densities, share_out
 from rigl_compress.pipeline.train.methods import Method, find_method
-from rigl_compress.pipeline.train.schedules import UpdateSchedule
+from rigl_compress.pipeline.train.schedules import DECAYS, UpdateSchedule
 
 # The paper stops the updates after about three quarters of training (§4).
 LAST_UPDATE = 0.75
@@ -48,7 +48,7 @@ class SparsityConfig:
         for name, strength in self.strengths.items():
             if not strength >= 0:
                 raise InputError(f"strength of layer {name!r} is {strength}, expected a factor of 0 or more")
-        DISTRIBUTIONS[self.distribution]
+        DISTRIBUTIONS[self.distribution], DECAYS[self.decay]
         if self.budget not in (choices := get_args(Budget)):
             raise InputError(f"unknown budget {self.budget!r}: {did_you_mean(str(self.budget), choices)}")
         for what in ("dense", "variants"):
@@ -70,12 +70,13 @@ class SparsityConfig:
             raise InputError("the end of the updates is unknown: give total_steps (or end, T_end)")
         if self.end is not None and total_steps is not None and self.end > total_steps:
             raise InputError(
-                f"updates end at step {self.end}, but the run has only {total_steps} steps: "
-                "lower end (T_end) or train longer"
+                f"updates end at step {self.end}, but the run has only {total_steps} steps: lower sparsity.end (T_end) "
+                "or give sparsity.end_share in its place, a share of the run; train.multiplier scales epochs and end"
             )
         if total_steps is not None and self.begin > total_steps:
             raise InputError(
-                f"updates begin at step {self.begin}, but the run has only {total_steps} steps: lower begin"
+                f"updates begin at step {self.begin}, but the run has only {total_steps} steps: lower sparsity.begin, "
+                "or train longer (train.epochs)"
             )
         end = max(self.begin, int((total_steps or 0) * self.end_share)) if self.end is None else self.end
         return UpdateSchedule(self.interval, end, self.fraction, self.decay, self.power, self.begin)
@@ -95,16 +96,19 @@ class SparsityConfig:
 
     def unit_densities(self, model: nn.Module) -> dict[str, float]:
         """Give the share of units that structured methods keep in the layers that are named one by one."""
-        return {name: 1 - sparsity for name, sparsity in _by_layer(self.layers, model).items()}
+        return {name: 1 - sparsity for name, sparsity in _by_layer("sparsity.layers", self.layers, model).items()}
 
     def strengths_in(self, model: nn.Module) -> dict[str, float]:
         """Give the factors of a penalty's strength in the layers that are named one by one."""
-        return _by_layer(self.strengths, model)
+        return _by_layer("sparsity.strengths", self.strengths, model)
 
 
-def _by_layer(values: Mapping[str, float], model: nn.Module) -> dict[str, float]:
+def _by_layer(key: str, values: Mapping[str, float], model: nn.Module) -> dict[str, float]:
     names = layer_shapes(model)
-    return {name: value for pattern, value in values.items() for name in find_layers(model, pattern, names)}
+    try:
+        return {name: value for pattern, value in values.items() for name in find_layers(model, pattern, names)}
+    except InputError as error:  # of a recipe for another network, mostly
+        raise InputError(f"{key}: {error}; name layers of this network, or set {key} to {{}}") from None
 
 
 def _check_names(what: str, names: object) -> None:

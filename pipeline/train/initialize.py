@@ -21,6 +21,9 @@ class InitConfig:
     # 0 is the authors' code.
     sparse_power: float = 0.0
 
+    def __post_init__(self) -> None:
+        INITIALIZERS[self.weights]  # an unknown name is an error now, not when training begins
+
 
 INITIALIZERS: Registry[Callable[[Tensor], Any]] = Registry("initializer")
 INITIALIZERS.register("network", lambda weight: weight)

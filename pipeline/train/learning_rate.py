@@ -9,7 +9,9 @@ from rigl_compress.models.errors import InputError
 
 @dataclass(frozen=True)
 class LearningRate:
-    """A peak, a warm-up, and a shape. Anchors are epochs, or optimizer steps; M× training scales them all.
+    """A peak, a warm-up, and a shape. Anchors are epochs, optimizer steps, or shares of the run.
+
+    M× training scales them all; shares follow every change of the run's length.
 
     >>> rate = LearningRate(peak=0.2, drops=(75, 95), drop_factor=3).per_step(600, 200)
     >>> [round(rate(step), 4) for step in (0, 44999, 45000, 57000)]
@@ -23,18 +25,30 @@ class LearningRate:
     hold: float = 0.0  # anchor at which cosine and linear begin to fall
     warmup: float = 0.0  # length of the linear rise from 0
     floor: float = 0.0  # where cosine and linear end, as a share of the peak
-    unit: Literal["epochs", "steps"] = "epochs"  # of drops, hold and warmup
+    unit: Literal["epochs", "steps", "share"] = "epochs"  # of drops, hold and warmup
 
     def __post_init__(self) -> None:
         if not (0 < self.peak <= 1e38 and 0 < self.drop_factor <= 1e38):  # what float32 can hold
             raise InputError(
                 f"learning_rate: peak {self.peak} and drop_factor {self.drop_factor} must be above 0 and at most 1e38"
             )
+        if self.drops and self.shape != "drops":
+            raise InputError(
+                f"learning_rate.drops is given, but learning_rate.shape is {self.shape!r}, which has no drops: set "
+                "learning_rate.shape to drops, or leave the drops out"
+            )
+        beyond = [anchor for anchor in (*self.drops, self.hold, self.warmup) if not 0 <= anchor <= 1]
+        if self.unit == "share" and beyond:
+            raise InputError(
+                f'learning_rate: {beyond[0]:g} is not a share of the run between 0 and 1, as unit = "share" has it: '
+                "give a share, or set learning_rate.unit to epochs or steps"
+            )
 
     def per_step(self, steps_per_epoch: int, epochs: float, multiplier: float = 1.0) -> "Rate":
         """Bind the schedule to a run: `epochs` is the whole run, the multiplier counted in."""
-        steps_per_anchor = multiplier * (steps_per_epoch if self.unit == "epochs" else 1)
-        return Rate(self, steps_per_anchor, round(steps_per_epoch * epochs))
+        total = round(steps_per_epoch * epochs)
+        anchors = {"epochs": multiplier * steps_per_epoch, "steps": multiplier, "share": total}
+        return Rate(self, anchors[self.unit], total)
 
 
 @dataclass(frozen=True)

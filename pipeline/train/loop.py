@@ -71,7 +71,7 @@ def train_epochs(job: Job, end_of_epoch: Callable[[int, dict[str, Any]], None]) 
                     scaler.step(job.optimizer)
                 scaler.update()
                 job.optimizer.zero_grad()
-            if iteration % TICK == 0:
+            if iteration % TICK == 0 and iteration < per_epoch:  # the end of an epoch is told once, evaluated
                 job.listener(_progress(job, epoch, epoch * per_epoch + iteration, losses.mean))
         job.optimizer.zero_grad()  # batches that fill no whole step are left out: a resumed run could not know them
         losses.end()

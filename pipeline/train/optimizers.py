@@ -29,6 +29,7 @@ class OptimizerConfig:
         for name, decay in {"weight_decay": self.weight_decay, **self.weight_decays}.items():
             if not decay >= 0:
                 raise InputError(f"optimizer: {name} is {decay}, expected 0 or more")
+        OPTIMIZERS[self.name]  # an unknown name is an error now, not when training begins
 
 
 OPTIMIZERS: Registry[Callable[[list[dict[str, Any]], OptimizerConfig], Optimizer]] = Registry("optimizer")

@@ -19,6 +19,15 @@ class Progress:
     best: float | None = None
     metric: str = "error"  # a name of METRICS
 
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether an epoch ends here.
+
+        >>> Progress(30, 60, 2, 4, 0.9).ends_epoch, Progress(31, 60, 3, 4, 0.9).ends_epoch
+        (True, False)
+        """
+        return self.iteration * self.epochs == self.epoch * self.iterations
+
 
 Listener = Callable[[Progress], None]
 Say = Callable[[str], None]  # for what is told beside the progress: where data come from, which run has ended

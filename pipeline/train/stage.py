@@ -47,15 +47,20 @@ class Circumstances:
 
 
 def train(
-    recipe: Recipe, path: Path, circumstances: Circumstances | None = None, *, resume: bool = False, force: bool = False
+    recipe: Recipe,
+    path: Path,
+    circumstances: Circumstances | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
 ) -> SparseModel:
     """Train a recipe in a run folder. `resume` goes on from the folder's last checkpoint, bit by bit on the CPU."""
     here = circumstances or Circumstances()
     with trusting_code(here.trust_code), Run(path).locked():
-        return _train(recipe, path, here, resume=resume, force=force)
+        return _train(recipe, path, here, resume=resume, overwrite=overwrite)
 
 
-def _train(recipe: Recipe, path: Path, here: Circumstances, *, resume: bool, force: bool) -> SparseModel:
+def _train(recipe: Recipe, path: Path, here: Circumstances, *, resume: bool, overwrite: bool) -> SparseModel:
     device = find_device(here.device)
     if recipe.start is not None and Path(recipe.start.run).resolve() == path.resolve():
         raise InputError(f"start.run is {recipe.start.run!r}, the folder of this very run: choose another with --run")
@@ -65,7 +70,7 @@ def _train(recipe: Recipe, path: Path, here: Circumstances, *, resume: bool, for
     # Everything that can be wrong with the recipe is found before anything is written.
     with spoken(here.say):
         job = build_job(recipe, spec, data.to(device), device, here.listener)
-    run = Run.open(path) if resume else Run.create(path, recipe, force=force)
+    run = Run.open(path) if resume else Run.create(path, recipe, overwrite=overwrite)
     _remember_code(run, recipe, spec, here.say)
     began = perf_counter()
     if resume and run.checkpoint_file.exists():
@@ -105,11 +110,13 @@ def _take_up(job: Job, progress: Mapping[str, Any], file: Path) -> None:
     """Go on from where a checkpoint was; one that no such run can have written is refused."""
     done, every, scaler = progress["epochs_done"], job.config.all_epochs, dict(progress["scaler"])
     if not 0 <= done <= every or (done == every and job.data.metric not in progress["seen"]):
-        raise InputError(f"{file} is of epoch {done} of {every}, and not whole: train anew with --force")
+        raise InputError(f"{file} is of epoch {done} of {every}, and not whole: train anew with overwrite=True")
     job.epochs_done, job.seen = done, dict(progress["seen"])
     own, saved = ({key: type(value) for key, value in each.items()} for each in (job.scaler.state_dict(), scaler))
     if own != saved:
-        raise InputError(f"{file} was written with another train.precision, or is damaged: train anew with --force")
+        raise InputError(
+            f"{file} was written with another train.precision, or is damaged: train anew with overwrite=True"
+        )
     job.scaler.load_state_dict(scaler)
 
 

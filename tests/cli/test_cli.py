@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -166,8 +167,11 @@ def train(cli: Cli, recipe_file: Path, data_dir: Path) -> Train:
 
 def test_train_prints_what_came_out(train: Train, tmp_path: Path) -> None:
     done = train(tmp_path / "run", "--set", "train.epochs=1", "--seed", "3")
-    assert (done.code, done.err) == (0, "")
     result = Run.open(tmp_path / "run").result()
+    error = f"error {result['final_error']:.2f} %"
+    assert done.code == 0
+    assert done.err.startswith(f"tiny, seed 3: epoch 1/1 · {error} (best ")
+    assert len(done.err.splitlines()) == 1
     assert result["seed"] == 3
     assert done.out.startswith(f"tiny, rigl, seed 3 → {tmp_path / 'run'}\n")
     assert f"{result['final_error']:.2f} % ({result['best_error']:.2f} %)" in done.out
@@ -177,7 +181,7 @@ def test_train_prints_what_came_out(train: Train, tmp_path: Path) -> None:
 
 def test_train_prints_json(train: Train, tmp_path: Path) -> None:
     done = train(tmp_path / "run", "--set", "train.epochs=1", "--json")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
     assert json.loads(done.out) == Run.open(tmp_path / "run").result()
 
 
@@ -281,7 +285,7 @@ def test_sweep(cli: Cli, recipe_file: Path, data_dir: Path, tmp_path: Path) -> N
     grid = ["--grid", "sparsity.method=rigl,static", "--seeds", 2, "--markdown", table]
     shown = cli("sweep", *arguments, *grid)
     assert shown.code == 0
-    assert [line[:5] for line in shown.err.splitlines()] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+    assert [line[:5] for line in shown.err.splitlines()] == ["4 run", "[1/4]", "[2/4]", "[3/4]", "[4/4]"]
     assert "method=rigl" in shown.out
     assert "method=static" in shown.out
     assert len(table.read_text().splitlines()) == 4
@@ -307,7 +311,8 @@ def test_a_dry_sweep_prints_folders_and_writes_nothing(cli: Cli, recipe_file: Pa
         shown = cli(
             "sweep", "--recipe", recipe_file, "--grid", "train.epochs=1,2", "--out", tmp_path / "a", "--dry-run"
         )
-    assert shown.out.splitlines() == [str(tmp_path / "a" / f"train.epochs={n},seed=0") for n in (1, 2)]
+    folders = [str(tmp_path / "a" / f"train.epochs={n},seed=0") for n in (1, 2)]
+    assert shown.out.splitlines() == [f"{folder}: to be trained" for folder in folders]
 
 
 # Bad input: one line on stderr that names the value and the cure, exit code 2, nothing overwritten
@@ -334,8 +339,9 @@ def complaint(spoken: tiny.Spoken) -> str:
         (["sparsity.budget=include", "sparsity.layers={fc1=0.99}", "sparsity.sparsity=0.1"], "0.1", "fix fewer layers"),
         (["sparsity.layers.conv1=0.5"], "layer 'conv1' matches nothing", "nown: fc1, fc2, fc3"),
         (["sparsity.dense=['fc11']"], "layer 'fc11' matches nothing", "did you mean 'fc1'"),
-        (["sparsity.end=61"], "updates end at step 61, but the run has only 60", "lower end (T_end) or train longer"),
-        (["sparsity.begin=70"], "updates begin at step 70, but the run has only 60", "lower begin"),
+        (["sparsity.end=61"], "updates end at step 61, but the run has only 60", "lower sparsity.end (T_end) or"),
+        (["sparsity.end=61"], "sparsity.end_share", "train.multiplier scales epochs and end"),
+        (["sparsity.begin=70"], "updates begin at step 70, but the run has only 60", "lower sparsity.begin"),
         (["sparsity.interval=0"], "interval (ΔT) is 0", "expected 1 or more"),
         (["sparsity.interval=-100"], "interval (ΔT) is -100", "expected 1 or more"),
         (["sparsity.interval=0.5"], "sparsity.interval is 0.5", "expected a whole number"),
@@ -430,14 +436,13 @@ def test_a_damaged_recipe_in_a_run(cli: Cli, copied: Run) -> None:
 
 @pytest.mark.parametrize("words", [("inspect", "RUN"), ("train", "--run", "RUN", "--resume")])
 def test_a_folder_that_is_not_a_run(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
-    for place in (tmp_path, tmp_path / "none"):
-        with untouched(tmp_path):
-            said = complaint(cli(*(str(place) if word == "RUN" else word for word in words)))
-        assert f"{place} is not a run folder (no recipe.toml in it): make one with `rigl-compress train`" in said
+    with untouched(tmp_path):
+        said = complaint(cli(*(str(tmp_path) if word == "RUN" else word for word in words)))
+    assert f"{tmp_path} is not a run folder (no recipe.toml in it): make one with `rigl-compress train`" in said
 
 
 def test_a_name_of_two_lines_is_said_in_one(cli: Cli, tmp_path: Path) -> None:
-    assert f"error: {tmp_path / 'two lines'} is not a run folder" in complaint(cli("inspect", tmp_path / "two\nlines"))
+    assert f"error: {tmp_path / 'two lines'} does not exist" in complaint(cli("inspect", tmp_path / "two\nlines"))
 
 
 def test_a_run_that_is_not_finished(cli: Cli, tmp_path: Path) -> None:
@@ -544,7 +549,7 @@ def test_an_interrupt_says_how_to_go_on(
         patch.setattr("rigl_compress.pipeline.train.stage.train_epochs", interrupt)
         said = train(tmp_path / "run")
     assert said.code == 130
-    assert "rigl-compress train --run DIR --resume" in said.err
+    assert f"`rigl-compress train --run {tmp_path / 'run'} --resume` goes on" in said.err
     assert len(said.err.strip().splitlines()) == 1
     assert "Traceback" not in said.err
     assert cli("train", "--run", tmp_path / "run", "--resume", "--data-dir", data_dir).code == 0
@@ -560,10 +565,15 @@ def test_the_shipped_recipes_pass_a_dry_run(cli: Cli, tmp_path: Path) -> None:
 # The live display
 
 
-def shown_while_training(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
+def shown_while_training(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, width: int = 200, title: str = "tiny, seed 0"
+) -> str:
     screen = io.StringIO()
-    monkeypatch.setattr(_render, "_err", Console(file=screen, force_terminal=terminal, width=200))
-    with _render.training("tiny, seed 0") as listen:
+    monkeypatch.setattr(
+        _render, "_err", Console(file=screen, force_terminal=terminal, width=width, soft_wrap=True, highlight=False)
+    )
+    with _render.training(title) as listen:
+        listen(Progress(29, 60, 2, 4, 0.981, 17, 0.2345, 6.0, 4.5))
         listen(Progress(30, 60, 2, 4, 0.981, 17, 0.1234, 5.0, 4.5))
     return screen.getvalue()
 
@@ -582,8 +592,23 @@ def test_on_a_terminal_the_run_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
     assert "0:00" in screen, "the time"
 
 
-def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown_while_training(monkeypatch, terminal=False).strip() == ""
+def test_elsewhere_every_epoch_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One, though the iterations within it are told too."""
+    assert shown_while_training(monkeypatch, terminal=False).splitlines() == [
+        "tiny, seed 0: epoch 2/4 · error 5.00 % (best 4.50 %) · loss 0.1234 · sparsity 98.1% · changed 17"
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_however_narrow_the_bar_and_the_time_left_are_there(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    screen = shown_while_training(monkeypatch, True, width, "mnist-rigl-small-augmented, seed 0")
+    begin, _, rest = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", screen).rstrip().rpartition("mnist-rigl-small-augmented")
+    shown = f"mnist-rigl-small-augmented{rest}"
+    assert begin, "the bar before the first news"
+    assert "━" * 5 in shown
+    assert len(re.findall(r"\d:\d\d:\d\d|-:--:--", shown)) == 2, "the time that passed, and the time left"
+    assert "epoch 2/4" in shown
+    assert len(shown) <= width
 
 
 def shown_while_comparing(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:

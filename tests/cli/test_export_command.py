@@ -129,7 +129,7 @@ def test_an_existing_output(cli: Cli, layer: Path, tmp_path: Path) -> None:
     with untouched(tmp_path):
         spoken = cli("export", layer, "-o", tmp_path / "out.onnx")
     assert spoken.code == 2
-    assert "exists: choose another name or add --force" in spoken.err
+    assert "exists: choose another name, or replace it with --force" in spoken.err
     assert cli("export", layer, "-o", tmp_path / "out.onnx", "--force").code == 0
 
 

@@ -102,10 +102,10 @@ def test_a_file_with_negative_zeros_there_and_back(tmp_path: Path) -> None:
     weight = -np.abs(sparse_weight())
     onnx.save(onnx_layer(weight), tmp_path / "in.onnx")
     for encoding in CHOICES:
-        reencode(tmp_path / "in.onnx", tmp_path / "small.onnx", Layout(encoding), force=True)
-        reencode(tmp_path / "small.onnx", tmp_path / "back.onnx", Layout("dense"), force=True)
+        reencode(tmp_path / "in.onnx", tmp_path / "small.onnx", Layout(encoding), overwrite=True)
+        reencode(tmp_path / "small.onnx", tmp_path / "back.onnx", Layout("dense"), overwrite=True)
         assert tensors(tmp_path / "back.onnx") == {"w": weight.tobytes()}
-    exported = reencode(tmp_path / "in.onnx", tmp_path / "small.onnx", Layout("compact", "fp16"), force=True)
+    exported = reencode(tmp_path / "in.onnx", tmp_path / "small.onnx", Layout("compact", "fp16"), overwrite=True)
     assert [row.encoding for row in exported.tensors] == ["gap8+fp16"]
 
 
@@ -195,7 +195,7 @@ def test_a_failed_check_leaves_no_file(
     monkeypatch.setattr(verify, check, fail)
     (tmp_path / "out.onnx").write_bytes(b"earlier")
     with untouched(tmp_path), pytest.raises(InputError, match="no"):
-        reencode(plain, tmp_path / "out.onnx", Layout("gap8"), force=True)
+        reencode(plain, tmp_path / "out.onnx", Layout("gap8"), overwrite=True)
 
 
 def test_outputs_too_far_off_leave_no_file(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,11 +209,11 @@ def test_outputs_too_far_off_leave_no_file(plain: Path, tmp_path: Path, monkeypa
 def test_an_existing_file_is_kept(plain: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.onnx"
     target.write_bytes(b"precious")
-    with untouched(tmp_path), pytest.raises(InputError, match=r"out\.onnx exists: choose another name or add --force"):
+    with untouched(tmp_path), pytest.raises(InputError, match=r"out\.onnx exists: choose another.* overwrite=True"):
         reencode(plain, target)
     with untouched(tmp_path), pytest.raises(InputError, match="exists"):
         export_onnx(*sparse_net("perceptron"), target)
-    reencode(plain, target, force=True)
+    reencode(plain, target, overwrite=True)
     assert read_exported(target).tensors
 
 
@@ -223,21 +223,21 @@ def test_the_source_itself(plain: Path, tmp_path: Path) -> None:
     with untouched(tmp_path), pytest.raises(InputError, match="is the source itself: choose another name"):
         reencode(path, path)
     before = tensors(path)
-    reencode(path, path, Layout("gap8"), force=True)
-    reencode(path, path, Layout("dense"), force=True)
+    reencode(path, path, Layout("gap8"), overwrite=True)
+    reencode(path, path, Layout("dense"), overwrite=True)
     assert tensors(path) == before
 
 
 def test_a_pipe_for_an_output(plain: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="is a device or a pipe, not a file: give the name of a file"):
-        reencode(plain, tmp_path / "pipe", force=True)
+        reencode(plain, tmp_path / "pipe", overwrite=True)
     assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_folder_for_an_output(plain: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder: give the name of a file"):
-        reencode(plain, tmp_path, force=True)
+        reencode(plain, tmp_path, overwrite=True)
 
 
 @pytest.mark.parametrize(("encoding", "values"), [("gap9", "fp32"), ("sparse", "fp8")])

@@ -1,9 +1,14 @@
 """Looking into a run: counts per pixel, and their pictures."""
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 from tiny import Trainer
 
 from rigl_compress.models.errors import InputError
@@ -12,7 +17,8 @@ from rigl_compress.models.prune_plan import LayerChange, PrunePlan
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
 from rigl_compress.pipeline.inspect import ascii_map, inspection, layer_rows, pixel_map, side_by_side
-from rigl_compress.pipeline.pictures import connections_picture
+from rigl_compress.pipeline.pictures import connections_figure, connections_picture
+from rigl_compress.pipeline.workspace import Run
 
 
 def captured(spec: ModelSpec, masks: dict[str, torch.Tensor]) -> SparseModel:
@@ -93,6 +99,42 @@ def test_a_picture(trainer: Trainer, tmp_path: Path, method: str) -> None:
     run = trainer(f"sparsity.method={method}")
     connections_picture(run, tmp_path / "deep" / "picture.png")
     assert is_picture(tmp_path / "deep" / "picture.png")
+
+
+def shown_texts(figure: Figure) -> list[tuple[str, Bbox]]:
+    """Every text of a drawn figure with the room it takes; ticks beyond the ends of an axis are not drawn."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    every = [text for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for text in axis.findobj(Text)]
+    drawn = [
+        text
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        for text in (axis.label, *(tick.label1 for tick in axis._update_ticks()))
+    ]
+    texts = [text for text in figure.findobj(Text) if text.get_text() and (text in drawn or text not in every)]
+    return [(text.get_text(), text.get_window_extent(canvas.get_renderer())) for text in texts]
+
+
+@pytest.mark.parametrize("spread", [1.01, 1.5, 9.0, 5_000.0])
+def test_labels_of_the_picture_do_not_collide(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, spread: float) -> None:
+    """Whatever the curve spans."""
+    run = trainer("train.epochs=1")
+    course = [{"epoch": epoch, "error": 0.7 * spread ** (1 - epoch / 200)} for epoch in range(1, 201)]
+    monkeypatch.setattr(Run, "metrics", lambda _: iter(course))
+    texts = [each for each in shown_texts(connections_figure(run)) if each[1].width > 1]
+    assert len(texts) > 12
+    for (one, place), (other, elsewhere) in combinations(texts, 2):
+        assert not place.overlaps(elsewhere), f"{one!r} stands on {other!r}"
+
+
+def test_connections_and_epochs_are_counted_in_whole_numbers(trainer: Trainer) -> None:
+    figure = connections_figure(trainer("train.epochs=2", "sparsity.sparsity=0.97"))
+    figure.canvas.draw()
+    *_, curve, colours = figure.axes
+    for ticks in (colours.get_yticks(), curve.get_xticks()):
+        assert len(ticks) >= 2
+        assert all(tick == round(tick) for tick in ticks)
 
 
 def test_no_picture_without_pixels(trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

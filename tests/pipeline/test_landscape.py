@@ -102,6 +102,19 @@ def test_the_command_shows_every_curve(runs: tuple[Run, Run], cli: Cli, tmp_path
     assert json.loads(again.out)["losses"]["linear"] == pytest.approx(found["losses"]["linear"][::-1])
 
 
+def test_the_picture_tells_runs_of_one_name_apart(
+    trainer: Trainer, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [trainer(f"sparsity.method={each}", "train.epochs=1", run=f"{each}/seed=0") for each in ("set", "static")]
+    labels: list[tuple[str, str]] = []
+    monkeypatch.setattr("rigl_compress.pipeline.landscape.landscape_picture", lambda *words: labels.append(words[2]))
+    options = ["--points", 2, "--curve", "linear", "--samples", 20, "--data-dir", trainer.data_dir]
+    assert cli("landscape", *(run.path for run in runs), *options, "--png", tmp_path / "a.png").code == 0
+    assert labels == [("set/seed=0", "static/seed=0")]
+    same = cli("landscape", runs[0].path, runs[0].path, *options)
+    assert "are the same run" in same.err
+
+
 def test_networks_of_two_kinds_are_refused(trainer: Trainer, cli: Cli) -> None:
     one = trainer("train.epochs=1", run="one")
     other = trainer("train.epochs=1", "model.options={ hidden = [8] }", run="other")

@@ -117,16 +117,40 @@ def test_the_demo_can_be_built_on_other_data(data: str) -> None:
 def test_the_authors_recipe_is_appendix_b() -> None:
     recipe = load_recipe("mnist-rigl-authors")
     assert recipe.sparsity.layers == {"fc1": 0.99, "fc2": 0.891, "fc3": 0.0}
-    assert (recipe.train.epochs, recipe.train.batch, recipe.sparsity.interval, recipe.sparsity.end) == (
-        200,
-        100,
-        100,
-        50_000,
+    assert (recipe.train.epochs, recipe.train.batch, recipe.sparsity.interval) == (200, 100, 100)
+    assert recipe.sparsity.schedule(120_000).end == 50_000
+    rate = recipe.learning_rate.per_step(600, 200)
+    assert [rate(600 * epoch + step) for epoch in (75, 95) for step in (-1, 0)] == pytest.approx(
+        [0.2, 0.2 / 3, 0.2 / 3, 0.2 / 9]
     )
-    assert (recipe.learning_rate.peak, recipe.learning_rate.drops, recipe.learning_rate.drop_factor) == (
-        0.2,
-        (75, 95),
-        3,
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "end"),
+    [
+        ("mnist-rigl", 120_000, 90_000),
+        ("mnist-rigl-small-augmented", 360_000, 270_000),
+        ("mnist-methods", 9_000, 6_750),
+    ],
+)
+def test_the_last_update_of_the_mnist_recipes(name: str, steps: int, end: int) -> None:
+    assert load_recipe(name).scaled_sparsity.schedule(steps).end == end
+
+
+@pytest.mark.parametrize("name", list(shipped_recipes()))
+def test_every_recipe_scales_with_its_epochs(name: str) -> None:
+    """Shorter, the rate goes through the same values, and the updates end at the same share of the run."""
+    full, short = load_recipe(name), load_recipe(name, ["train.epochs=1", "train.multiplier=1"])
+    steps = 900
+    long = steps * full.train.all_epochs
+    assert short.scaled_sparsity.schedule(steps).end / steps == pytest.approx(
+        full.scaled_sparsity.schedule(long).end / long, abs=2 / steps
+    )
+    before = full.learning_rate.per_step(steps, full.train.all_epochs, full.train.multiplier)
+    after = short.learning_rate.per_step(steps, 1)
+    shares = [each / 20 + 0.013 for each in range(20)]
+    assert [after(int(share * steps)) for share in shares] == pytest.approx(
+        [before(int(share * long)) for share in shares], rel=0.1
     )
 
 
@@ -144,7 +168,8 @@ def test_the_imagenet_recipes_are_section_4_1(name: str) -> None:
     expected = [1.6 / 1560, 0.8, 1.6, 1.6, 0.16, 0.16, 0.016, 0.016, 0.0016, 0.0016]
     assert [rate(round(epoch * steps_per_epoch)) for epoch in epochs] == pytest.approx(expected, rel=2e-3)
     sparsity = recipe.sparsity
-    assert (sparsity.interval, sparsity.fraction, sparsity.decay, sparsity.end) == (100, 0.3, "cosine", 25_000)
+    assert (sparsity.interval, sparsity.fraction, sparsity.decay) == (100, 0.3, "cosine")
+    assert (sparsity.schedule(32_136).end, sparsity.schedule(5 * 32_136).end) == (25_000, 125_000)
     assert recipe.train.multiplier == (5 if "mobilenet" in name else 1)
 
 
@@ -182,7 +207,8 @@ def test_the_cifar_recipe_is_section_4_3() -> None:
     assert [rate(step) for step in (0, 29_999, 30_000, 60_000, 90_000)] == pytest.approx(
         [0.1, 0.1, 0.02, 0.004, 0.0008]
     )
-    assert (recipe.sparsity.end, recipe.sparsity.interval, recipe.sparsity.fraction) == (75_000, 100, 0.3)
+    assert recipe.sparsity.schedule(97_500).end == 75_000
+    assert (recipe.sparsity.interval, recipe.sparsity.fraction) == (100, 0.3)
 
 
 def test_the_wikitext_recipe_is_appendix_i() -> None:

@@ -30,7 +30,7 @@ def test_folders_above_are_made_and_an_empty_folder_is_taken(tmp_path: Path) -> 
 
 
 def test_a_folder_that_exists_is_refused(run: Run) -> None:
-    message = "exists: choose another folder, continue with --resume, or replace with --force"
+    message = "exists: choose another folder, continue with resume=True, or replace with overwrite=True"
     with untouched(run.path), pytest.raises(InputError, match=message):
         Run.create(run.path, recipe("seed=1"))
 
@@ -39,12 +39,12 @@ def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
     for force in (False, True):
         with untouched(tmp_path), pytest.raises(InputError, match="run exists"):
-            Run.create(tmp_path / "run", recipe(), force=force)
+            Run.create(tmp_path / "run", recipe(), overwrite=force)
 
 
 def test_force_replaces_a_run(trainer: Trainer) -> None:
     run = trainer("train.epochs=1")
-    Run.create(run.path, recipe("seed=1"), force=True)
+    Run.create(run.path, recipe("seed=1"), overwrite=True)
     assert [path.name for path in run.path.iterdir()] == ["recipe.toml"]
     assert run.recipe() == recipe("seed=1")
 
@@ -52,7 +52,7 @@ def test_force_replaces_a_run(trainer: Trainer) -> None:
 def test_force_never_deletes_what_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with untouched(tmp_path), pytest.raises(InputError, match="exists and is not a run: it is not replaced"):
-        Run.create(tmp_path, recipe(), force=True)
+        Run.create(tmp_path, recipe(), overwrite=True)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -60,7 +60,7 @@ def test_a_folder_in_which_nothing_was_begun_is_empty(tmp_path: Path, force: boo
     """A kill while the first file is written leaves a temporary file and a lock."""
     (tmp_path / ".lock").write_text("process 1")
     (tmp_path / ".recipe.toml.elsewhere.1.tmp").write_text("name = ")
-    assert Run.create(tmp_path, recipe(), force=force).recipe() == recipe()
+    assert Run.create(tmp_path, recipe(), overwrite=force).recipe() == recipe()
 
 
 def test_a_run_is_replaced_only_when_there_is_room_for_the_new_recipe(
@@ -73,7 +73,7 @@ def test_a_run_is_replaced_only_when_there_is_room_for_the_new_recipe(
 
     monkeypatch.setattr(Path, "write_text", full)
     with untouched(run.path), pytest.raises(OSError, match="No space left"):
-        Run.create(run.path, recipe("seed=1"), force=True)
+        Run.create(run.path, recipe("seed=1"), overwrite=True)
 
 
 def test_what_is_left_of_a_run_that_was_being_replaced_can_be_resumed(
@@ -98,7 +98,7 @@ def test_what_is_left_of_a_run_that_was_being_replaced_can_be_resumed(
         with monkeypatch.context() as patch:
             patch.setattr(Path, "unlink", stop)
             with pytest.raises(KeyboardInterrupt):
-                Run.create(run.path, recipe("seed=1"), force=True)
+                Run.create(run.path, recipe("seed=1"), overwrite=True)
         trainer(resume=True)
         assert_same_model(run.model(), whole)
         assert len(list(run.metrics())) == tiny.EPOCHS
@@ -108,14 +108,15 @@ def test_what_is_left_of_a_run_that_was_being_replaced_can_be_resumed(
 def test_force_never_deletes_other_files_beside_a_run(run: Run) -> None:
     (run.path / "thesis").mkdir()
     (run.path / "thesis" / "thesis.tex").write_text("years of work")
-    Run.create(run.path, recipe("seed=1"), force=True)
+    Run.create(run.path, recipe("seed=1"), overwrite=True)
     assert (run.path / "thesis" / "thesis.tex").exists()
 
 
 @pytest.mark.parametrize("place", [".", "none", "file"])
 def test_what_is_not_a_run_is_not_opened(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"is not a run folder .*: make one with `rigl-compress train`"):
+    found = "none does not exist" if place == "none" else "is not a run folder"
+    with pytest.raises(InputError, match=rf"{found}.*`rigl-compress train`"):
         Run.open(tmp_path / place)
 
 

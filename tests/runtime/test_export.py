@@ -169,7 +169,7 @@ def test_a_file_that_fails_gets_no_name(
     rewritten = module.rewrite
     monkeypatch.setattr(module, "rewrite", rewrite)
     with untouched(tmp_path), pytest.raises(VerificationError, match=told):
-        export_sparse_runtime(layer, tmp_path / "fast.onnx", force=True)
+        export_sparse_runtime(layer, tmp_path / "fast.onnx", overwrite=True)
 
 
 def test_without_the_library(layer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

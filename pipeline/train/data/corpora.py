@@ -76,6 +76,6 @@ TEXT = DataSpec(
     files=(),
     read=read_text,
     holds=holds_text,
-    hint="name a text, or a folder with .txt files, with --data-dir",
+    hint="a text, or a folder with .txt files",
     metric="bpc",
 )

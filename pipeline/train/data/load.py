@@ -150,7 +150,7 @@ def _find_or_fetch(spec: DataSpec, data_dir: Path | None, fetch: bool, say: Say)
         return status
     if status.folder is not None and not status.folder.is_relative_to(cache_folder()):
         raise InputError(_incomplete(status))
-    if not fetch:
+    if not fetch or not spec.sources:
         raise _NotAvailableError(_not_found(spec, data_dir))
     _fetch(spec, data_dir, say)
     return dataset_status(spec.name, data_dir)
@@ -163,16 +163,22 @@ def _incomplete(status: DataStatus) -> str:
 
 
 def _not_found(spec: DataSpec, data_dir: Path | None) -> str:
-    looked = ", ".join(f"{place.label} {place.root}" for place in _places(spec, data_dir))
+    looked = ", ".join(f"{place.label} {place.root}{_absent(place)}" for place in _places(spec, data_dir))
     first = f"run `rigl-compress data fetch {spec.name}`, or " if spec.sources else ""
-    return f"{spec.name} was not found in {looked}: {_cure(spec, first)}"
+    return f"{spec.name} was not found in {looked}: {first}{_cure(spec, data_dir)}"
 
 
-def _cure(spec: DataSpec, first: str = "") -> str:
-    names = ", ".join(file.name for file in spec.files)
-    if not names:
-        return spec.hint
-    return f"{first}put {names} into a folder and name it with --data-dir{f' ({spec.hint})' if spec.hint else ''}"
+def _absent(place: Place) -> str:
+    return "" if place.label != NAMED or place.root.exists() else " (which does not exist)"
+
+
+def _cure(spec: DataSpec, data_dir: Path | None) -> str:
+    """Say where the data are to be put: into the folder that was named, or else into any, which is then to be named."""
+    if not spec.files:
+        return f"name {spec.hint} with --data-dir" if data_dir is None else f"--data-dir takes {spec.hint}"
+    names, hint = ", ".join(file.name for file in spec.files), f" ({spec.hint})" if spec.hint else ""
+    where = "a folder and name it with --data-dir" if data_dir is None else str(data_dir / spec.name)
+    return f"put {names} into {where}{hint}"
 
 
 def _fetch(spec: DataSpec, data_dir: Path | None, say: Say) -> Path:
@@ -191,7 +197,7 @@ def _fetch(spec: DataSpec, data_dir: Path | None, say: Say) -> Path:
             say(f"{spec.name} is in {folder}, {_checksums(spec)} checked")
             return folder
     tried = "; ".join(reasons) or "it has no source on the network"
-    raise _NotAvailableError(f"{spec.name} could not be fetched ({tried}): {_cure(spec)}")
+    raise _NotAvailableError(f"{spec.name} could not be fetched ({tried}): {_cure(spec, data_dir)}")
 
 
 def _ask(source: Source, wanted: list[DataFile], say: Say) -> dict[str, bytes]:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from bench_reports import benched, report, timing
-from browser import browse
+from browser import browse, width_of
 
 from rigl_compress.pipeline.bench.charts import Bar, Point, bar_chart, heat_map, scatter, ticks
 from rigl_compress.pipeline.bench.page import report_page, write_page
+from rigl_compress.pipeline.bench.report import Candidate, CompressionReport, Failure
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -111,6 +112,38 @@ def test_in_a_browser(width: int, tmp_path: Path) -> None:
     assert bar > 20
     assert fetched == 0
     assert "CONSOLE" not in done.stderr
+
+
+def many_columns() -> CompressionReport:
+    """A report as large networks give it: every column is used, and names and figures are long."""
+    names = ("resnet-50-dense", "resnet-50-sparse", "resnet-50-compact")
+    models = tuple(benched(name, 102_400_000, 50, 76.25) for name in names)
+    timings = tuple(
+        timing(name, (0.1234, 0.1311), (0.1278, 0.1402), backend=backend, batch=batch)
+        for name in names
+        for backend in ("onnxruntime", "openvino", "rigl", "torch")
+        for batch in (1, 64)
+    )
+    reason = "RuntimeError: the model has an input of a type that this runtime does not know, at node /layer4/conv1"
+    failures = (Failure(Candidate(names[1], "onnxruntime", 256, 1), reason),)
+    return report(baseline=names[0], models=models, timings=timings, failures=failures, profiles={})
+
+
+def test_a_window_of_1280_pixels_shows_every_column(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    script = "document.title=[...document.querySelectorAll('.scroll')].map(e=>e.scrollWidth-e.clientWidth).join(' ')"
+    text = report_page(many_columns()).replace("</body>", f"<script>{script}</script></body>")
+    page.write_text(text, encoding="utf-8")
+    done = browse(page, tmp_path / "profile", "--window-size=1280,900", "--dump-dom")
+    title = re.search(r"<title>([-\d ]+)</title>", done.stdout)
+    assert title, done.stderr[-2000:]
+    assert [int(each) for each in title[1].split()] == [0, 0], "pixels of each table that are cut off"
+
+
+@pytest.mark.parametrize("window", [1280, 500])
+def test_many_columns_do_not_widen_the_page(window: int, tmp_path: Path) -> None:
+    write_page(many_columns(), tmp_path / "report.html")
+    assert width_of(tmp_path / "report.html", window, tmp_path / "profile") <= window
 
 
 def test_a_picture_of_it(tmp_path: Path) -> None:

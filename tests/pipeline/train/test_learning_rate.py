@@ -1,6 +1,6 @@
 """The learning rate as a function of the step."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -9,16 +9,24 @@ from hypothesis import strategies as st
 from rigl_compress.models.errors import InputError
 from rigl_compress.pipeline.train.learning_rate import LearningRate
 
-schedules = st.builds(
-    LearningRate,
-    peak=st.floats(1e-4, 10),
-    shape=st.sampled_from(["drops", "cosine", "linear"]),
-    drops=st.lists(st.floats(0, 20), max_size=3).map(tuple),
-    drop_factor=st.floats(1, 10),
-    hold=st.floats(0, 15),
-    warmup=st.floats(0, 5),
-    floor=st.floats(0, 1),
-    unit=st.sampled_from(["epochs", "steps"]),
+
+def built(unit: str, longest: float, falling: bool) -> st.SearchStrategy[LearningRate]:
+    """Schedules with anchors up to `longest`: falling ones, or those with drops."""
+    return st.builds(
+        LearningRate,
+        peak=st.floats(1e-4, 10),
+        shape=st.sampled_from(["cosine", "linear"]) if falling else st.just("drops"),
+        drops=st.lists(st.floats(0, longest), max_size=0 if falling else 3).map(tuple),
+        drop_factor=st.floats(1, 10),
+        hold=st.floats(0, 0.75 * longest),
+        warmup=st.floats(0, 0.25 * longest),
+        floor=st.floats(0, 1),
+        unit=st.just(unit),
+    )
+
+
+schedules = st.one_of(
+    *(built(unit, 1 if unit == "share" else 20, falling) for unit in ("epochs", "steps", "share") for falling in (0, 1))
 )
 
 
@@ -34,6 +42,25 @@ def test_anchors_can_be_steps() -> None:
         [0.5, 1, 1, 1, 0.1, 0.01]
     )
     assert [schedule.per_step(7, 20, 2)(step) for step in (9, 19, 39, 40, 60)] == pytest.approx([0.5, 1, 1, 0.1, 0.01])
+
+
+def test_anchors_can_be_shares_of_the_run() -> None:
+    schedule = LearningRate(peak=1.0, drops=(0.5, 0.75), warmup=0.1, unit="share")
+    for steps, epochs, multiplier in ((10, 10, 1.0), (7, 100, 1.0), (10, 30, 3.0)):
+        rate, total = schedule.per_step(steps, epochs, multiplier), steps * epochs
+        assert [rate(int(share * total)) for share in (0.2, 0.49, 0.5, 0.76)] == pytest.approx([1, 1, 0.1, 0.01])
+        assert rate(total // 20) == pytest.approx(0.5, abs=0.11)
+
+
+@pytest.mark.parametrize("anchors", [{"drops": (0.5, 30)}, {"warmup": 5}, {"hold": -0.1, "shape": "linear"}])
+def test_a_share_is_a_share(anchors: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="is not a share of the run between 0 and 1"):
+        LearningRate(unit="share", **anchors)
+
+
+def test_drops_of_a_shape_that_has_none() -> None:
+    with pytest.raises(InputError, match=r"drops is given, but learning_rate\.shape is 'linear'"):
+        LearningRate(shape="linear", drops=(3,))
 
 
 def test_linear_from_the_peak_to_nothing() -> None:

@@ -220,8 +220,8 @@ def refused(trainer: Trainer, *overrides: str) -> str:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["sparsity.end=61"], "updates end at step 61, but the run has only 60 steps: lower end (T_end)"),
-        (["sparsity.begin=61"], "updates begin at step 61, but the run has only 60 steps: lower begin"),
+        (["sparsity.end=61"], "updates end at step 61, but the run has only 60 steps: lower sparsity.end (T_end)"),
+        (["sparsity.begin=61"], "updates begin at step 61, but the run has only 60 steps: lower sparsity.begin"),
         (["sparsity.interval=0"], "interval (ΔT) is 0, expected 1 or more"),
         (["sparsity.fraction=1.5"], "fraction (α) is 1.5, expected a share between 0 and 1"),
         (["sparsity.decay=sine"], "unknown decay 'sine'"),
@@ -266,7 +266,7 @@ def test_a_start_from_a_run_that_is_not_finished(trainer: Trainer) -> None:
 def test_a_start_from_itself(trainer: Trainer) -> None:
     run = trainer("train.epochs=1")
     with untouched(trainer.root), pytest.raises(InputError, match="the folder of this very run"):
-        trainer("train.epochs=1", f"start.run='{run.path}'", "start.weights=initial", force=True)
+        trainer("train.epochs=1", f"start.run='{run.path}'", "start.weights=initial", overwrite=True)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -274,7 +274,7 @@ def test_a_folder_in_use(trainer: Trainer, force: bool) -> None:
     (trainer.root / "run").mkdir()
     (trainer.root / "run" / "thesis.tex").write_text("years of work")
     with untouched(trainer.root), pytest.raises(InputError, match="run exists"):
-        trainer("train.epochs=1", force=force)
+        trainer("train.epochs=1", overwrite=force)
 
 
 # Devices
