@@ -10,7 +10,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Column, Table
 
 from rigl_compress.cli._text import printable
-from rigl_compress.models.errors import InputError
 from rigl_compress.models.percent import percent
 from rigl_compress.pipeline.train import progress as training_progress
 
@@ -163,13 +162,8 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         json_result(content)
         return
-    try:
-        heading, rows = f"{content['recipe']}, {content['method']}, seed {content['seed']}", _result_rows(content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{folder / 'result.json'} is not a result of this version ({type(error).__name__}: {error}): train again"
-        ) from None
-    text(f"{heading} → {folder}")
+    rows = _result_rows(content)
+    text(f"{content['recipe']}, {content['method']}, seed {content['seed']} → {folder}")
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         text(f"  {name:<{width}}  {value}")
@@ -181,7 +175,7 @@ def _result_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
     alive = content.get("alive")
     metric = metric_of(content)
     final, best = map(metric.show, metric.final_and_best(content))
-    flops, training = content["inference_flops"], content["training_gflops"]
+    flops, training = content.get("inference_flops"), content.get("training_gflops")
     rows = [
         (f"{metric.title}, final (best)", f"{final} ({best})"),
         ("sparsity", percent(content["sparsity"])),

@@ -51,12 +51,13 @@ def command(
     from rigl_compress.pipeline.train.stage import Circumstances
     from rigl_compress.pipeline.workspace import Run
 
+    runs = Run.open(first), Run.open(second)
     if first.resolve() == second.resolve():
         raise click.UsageError(f"{first} and {second} are the same run: there is nothing between them")
     config = LandscapeConfig(tuple(curves) or tuple(CURVES), points, steps, rate, samples=samples)
     with _render.running("landscape") as (_, watch):
         here = Circumstances(device, data_dir, say=_render.note)
-        found = landscape(Run.open(first), Run.open(second), config, here, watch)
+        found = landscape(*runs, config, here, watch)
     if png:
         landscape_picture(found, png, names_apart(first, second))
     if as_json:

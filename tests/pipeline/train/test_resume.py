@@ -184,7 +184,7 @@ def test_a_checkpoint_of_another_model(trainer: Trainer, other: str) -> None:
     run.checkpoint_file.write_bytes(another.checkpoint_file.read_bytes())
     with untouched(run.path), pytest.raises(InputError, match="another model's weights") as caught:
         trainer("train.epochs=1", resume=True)
-    assert "put the run's own checkpoint back, or train anew with --force" in str(caught.value)
+    assert "put the run's own checkpoint back, or train anew with overwrite=True" in str(caught.value)
 
 
 def test_nothing_to_resume(trainer: Trainer) -> None:
@@ -230,6 +230,6 @@ def test_a_killed_process(trainer: Trainer, tmp_path: Path, cli: Cli) -> None:
         process.wait()
     assert not run.result_file.exists()
     done = cli("train", "--run", run.path, "--resume", "--data-dir", trainer.data_dir, "--device", "cpu", "--json")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0, done.err
     assert json.loads(done.out) == run.result()
     assert_same_run(run, trainer(f"train.epochs={epochs}", run="whole"))
