@@ -251,16 +251,3 @@ for _encoding in (
     ),
 ):
     ENCODINGS.register(_encoding.name, _encoding)
-
-
-def smallest(name: str, array: Array) -> tuple[str, Encoded]:
-    """Give the encoding that takes the fewest bytes, and what it gives.
-
-    >>> array = np.zeros((100, 100), dtype=np.float32)
-    >>> array[:, :5] = 1
-    >>> smallest("w", array)[0], smallest("w", np.ones((10, 10), dtype=np.float32))[0]
-    ('gap8', 'dense')
-    """
-    tried = {encoding.name: encoding.encode(name, array) for encoding in ENCODINGS.values()}
-    best = min(tried, key=lambda each: tried[each].nbytes)
-    return best, tried[best]

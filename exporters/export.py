@@ -12,11 +12,13 @@ from torch import nn
 from rigl_compress.exporters import verify
 from rigl_compress.exporters.contents import TensorRow, rows_of
 from rigl_compress.exporters.graph import OPSET, Example, as_inputs, bake, export_graph
+from rigl_compress.exporters.inner import lift_inner
 from rigl_compress.exporters.onnx_file import LARGEST_FILE, load_model, opset_of, sha256_of
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.selection import DEAD_INPUTS, read_cheaply
 from rigl_compress.exporters.sparsify import (
     CHOICES,
+    COMPACT,
     clear_negative_zeros,
     lift_constants,
     metadata_of,
@@ -70,14 +72,10 @@ class Layout:
         _ = CHOICES[self.encoding], VALUES[self.values]
 
     def metadata(self) -> dict[str, Any]:
-        """Give what is written into the file."""
-        return {
-            "format": FORMAT,
-            "version": version("rigl-compress"),
-            "encoding": self.encoding,
-            "values": self.values,
-            **self.facts,
-        }
+        """Give what is written into the file; of `compact`, the tensors say how each is encoded."""
+        encoding = {} if self.encoding == COMPACT else {"encoding": self.encoding}
+        about = {"format": FORMAT, "version": version("rigl-compress"), **encoding, "values": self.values}
+        return {**about, **self.facts}
 
 
 def export_onnx(
@@ -114,6 +112,7 @@ def export_onnx(
     plain = export_graph(fast, example_input, fold_batch_norm=fold_batch_norm, opset=opset)
     verify.check_source_zeros(plain, {name: tensor.numpy() for name, tensor in fast.state_dict().items()})
     lift_constants(plain)
+    lift_inner(plain)
     clear_negative_zeros(plain)
     return write_checked(plain, target, layout, torch_trial(baked, inputs))
 
@@ -131,10 +130,11 @@ def reencode(
     chosen = layout or Layout()
     loaded = load_model(found)
     target = check_target(Path(path), overwrite=overwrite, source=found)
-    earlier = {key: value for key, value in metadata_of(loaded).items() if key != "tensors"}
+    earlier = {key: value for key, value in metadata_of(loaded).items() if key not in ("tensors", "encoding")}
     facts = {**earlier, **chosen.metadata(), "source_sha256": sha256_of(found)}
     plain = restore(loaded)
     lift_constants(plain)
+    lift_inner(plain)
     if chosen.values != "fp32":  # bits are lost anyway
         clear_negative_zeros(plain)
     session = verify.open_session(found)
