@@ -2,7 +2,7 @@
 # Build the harnesses: fuzz/native/build.sh [FOLDER]
 #
 # As OSS-Fuzz wants it, $CXX, $CXXFLAGS, $LIB_FUZZING_ENGINE and $OUT decide. Without them: Clang's libFuzzer with the
-# address and undefined-behaviour sanitizers, into FOLDER or fuzz/native/out.
+# address and undefined-behaviour sanitizers, into FOLDER or fuzz/native/out. $HARNESSES names others than all of them.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 native=$here/../../native
@@ -10,7 +10,7 @@ out=${OUT:-${1:-$here/out}}
 cxx=${CXX:-clang++}
 sanitize="-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all -fno-omit-frame-pointer"
 flags=${CXXFLAGS:-"-O1 -g -fsanitize=fuzzer-no-link $sanitize"}
-engine=${LIB_FUZZING_ENGINE:-"-fsanitize=fuzzer"}
+engine=${LIB_FUZZING_ENGINE--fsanitize=fuzzer}
 mkdir -p "$out"
 objects=$(mktemp -d)
 trap 'rm -rf "$objects"' EXIT
@@ -22,8 +22,7 @@ for source in conv cpu depthwise geometry gru kernels_portable kernels_avx2 kern
   [ $source = kernels_avx512 ] && extra="-DRIGL_COMPRESS_WIDE -Wno-psabi"
   echo "$cxx $flags -std=c++17 -ffp-contract=fast $extra -c $native/$source.cpp -o $objects/$source.o"
 done | xargs -P 2 -d '\n' -n 1 bash -c
-for harness in "$here"/*_fuzzer.cpp; do
-  name=$(basename "$harness" .cpp)
-  echo "$cxx $flags -std=c++17 $harness $objects/*.o $engine -o $out/$name"
-  [ -d "$here/corpus/$name" ] && (cd "$here/corpus/$name" && python3 -m zipfile -c "$out/${name}_seed_corpus.zip" ./*)
+for name in ${HARNESSES:-$(cd "$here" && basename -s .cpp -a ./*_fuzzer.cpp)}; do
+  echo "$cxx $flags -std=c++17 $here/$name.cpp $objects/*.o $engine -pthread -o $out/$name"
+  [ -d "$here/corpus/$name" ] && (cd "$here/corpus/$name" && python3 -m zipfile -c "$out/${name}_seed_corpus.zip" ./*) || true
 done | xargs -P 2 -d '\n' -n 1 bash -c
