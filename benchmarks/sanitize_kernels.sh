@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# The kernel tests with address and undefined-behaviour sanitizers. Nothing is installed: the library stands in a folder
-# of its own, and the tests find it through RIGL_COMPRESS_LIBRARY.
+# The kernels under the sanitizers: operators that several threads call at once under the one for threads, then the kernel
+# tests under those for addresses and undefined behaviour. Nothing is installed: the library stands in a folder of its
+# own, and the tests find it through RIGL_COMPRESS_LIBRARY.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+# A program of its own: Python and ONNX Runtime are not instrumented, and would be reported for what they do right.
+CXX=${CXX:-c++} CXXFLAGS="-O1 -g -fsanitize=thread" LIB_FUZZING_ENGINE="" HARNESSES=threads OUT="$folder" fuzz/native/build.sh
+TSAN_OPTIONS=halt_on_error=1 "$folder/threads"
 # Where the processor has no AVX-512, its loops are compiled for what there is.
 grep -q avx512bw /proc/cpuinfo && wide=OFF || wide=ON
 flags="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"

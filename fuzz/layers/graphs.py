@@ -51,7 +51,8 @@ def _draw_tail(rng: np.random.Generator) -> Spec:
 
 def _draw_conv(rng: np.random.Generator) -> Spec:
     axes, groups = int(rng.choice([1, 2, 2, 2])), int(rng.choice([1, 1, 1, 2, 3]))
-    inputs, outputs = groups * int(rng.integers(1, 8)), groups * int(rng.integers(1, 12))
+    # One channel in each group would be a depthwise layer, which has no sparse neighbour here.
+    inputs, outputs = groups * int(rng.integers(1 + (groups > 1), 8)), groups * int(rng.integers(1, 12))
     sizes = {"axes": axes, "groups": groups, "inputs": inputs, "outputs": outputs}
     return {**sizes, **_draw_window(rng, axes), **_draw_tail(rng)}
 
