@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rigl_compress.models.percent import percent
+from rigl_compress.models.wording import listed, percent
 from rigl_compress.pipeline.train import progress as training_progress
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
     rows = [
         (f"{metric.title}, final (best)", f"{final} ({best})"),
         ("sparsity", percent(content["sparsity"])),
+        *([("left dense", listed(content["left_dense"]))] if content.get("left_dense") else []),
         ("inference FLOPs", f"{flops['sparse']:,.0f} of {flops['dense']:,.0f} dense"),
     ]
     if alive:
