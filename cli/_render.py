@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Column, Table
 
 from rigl_compress.cli._text import printable
-from rigl_compress.models.percent import percent
+from rigl_compress.models.wording import listed, percent
 from rigl_compress.pipeline.train import progress as training_progress
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ def _result_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         (f"{metric.title}, final (best)", f"{final} ({best})"),
         ("sparsity", percent(content["sparsity"])),
+        *([("left dense", listed(content["left_dense"]))] if content.get("left_dense") else []),
         ("inference FLOPs", f"{flops['sparse']:,.0f} of {flops['dense']:,.0f} dense" if flops else UNKNOWN),
     ]
     if alive:

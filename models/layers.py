@@ -68,16 +68,6 @@ def left_dense(model: nn.Module) -> dict[str, int]:
     }
 
 
-def listed(sizes: Mapping[str, int], most: int = 8) -> str:
-    """Write names with sizes, the first few of them.
-
-    >>> listed({"a": 1000, "b": 2, "c": 3}, most=2)
-    'a (1,000 weights), b (2 weights) and 1 more'
-    """
-    shown = ", ".join(f"{name} ({size:,} weights)" for name, size in [*sizes.items()][:most])
-    return shown if len(sizes) <= most else f"{shown} and {len(sizes) - most} more"
-
-
 def sparse_layers(model: nn.Module) -> dict[str, Part]:
     """Give what sparse training takes for layers, by name: weights, and the gates of recurrent weights one by one.
 

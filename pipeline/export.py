@@ -136,6 +136,7 @@ def facts_of(run: Run, model: SparseModel) -> dict[str, Any]:
         "method": result["method"],
         "sparsity": round(model.topology.sparsity, 6),
         "flops": round(flops.sparse),
+        **({"left_dense": result["left_dense"]} if result.get("left_dense") else {}),
         **_quality(result),
     }
 

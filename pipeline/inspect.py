@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rigl_compress.models.percent import percent
 from rigl_compress.models.references import is_reference
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
+from rigl_compress.models.wording import percent
 from rigl_compress.pipeline.workspace import Run
 
 SHADES = " ·░▒▓█"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rigl_compress.models.artifacts import atomic_path
 from rigl_compress.models.errors import InputError
-from rigl_compress.models.percent import percent
+from rigl_compress.models.wording import percent
 from rigl_compress.pipeline.inspect import pixel_map
 from rigl_compress.pipeline.train.metrics import Metric, metric_of
 from rigl_compress.pipeline.workspace import Run

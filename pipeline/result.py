@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class _Result:
     inference_flops: Mapping[str, Any] | None = None
     training_gflops: Mapping[str, float] | None = None
     alive: Mapping[str, Any] | None = None
+    left_dense: Mapping[str, int] = field(default_factory=dict)
 
 
 def checked_result(content: Any, path: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 from rigl_compress.models.artifacts import write_text
-from rigl_compress.models.percent import percent
+from rigl_compress.models.wording import percent
 from rigl_compress.pipeline.bench import charts
 from rigl_compress.pipeline.bench.charts import Bar, Point
 from rigl_compress.pipeline.bench.report import BenchedModel, CompressionReport, Timing

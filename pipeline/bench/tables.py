@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
 
-from rigl_compress.models.percent import percent
+from rigl_compress.models.wording import listed, percent
 from rigl_compress.pipeline.bench.profile import ProfileRow
 from rigl_compress.pipeline.bench.report import BenchedModel, CompressionReport, Timing
 from rigl_compress.pipeline.bench.statistics import Estimate, differs, is_slower
@@ -176,12 +176,18 @@ def _profile_row(row: ProfileRow, share: float, bar: int) -> tuple[str, ...]:
 
 
 def uncounted(report: CompressionReport) -> list[str]:
-    """Say which operators were free, a line for each model."""
-    return [
+    """Say which operators were free and which weights sparse training left dense, a line for each model."""
+    free = [
         f"{model.label}: counted as zero FLOPs: {', '.join(f'{n} {name}' for name, n in model.costs.uncounted.items())}"
         for model in report.models
         if model.costs.uncounted
     ]
+    dense = [
+        f"{model.label}: left dense by sparse training: {listed(sizes)}"
+        for model in report.models
+        if isinstance(sizes := model.facts.get("left_dense"), Mapping) and sizes
+    ]
+    return free + dense
 
 
 def machine(report: CompressionReport) -> str:

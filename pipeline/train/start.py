@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.models.layers import left_dense, listed, sparse_layers, sparse_parameters
+from rigl_compress.models.layers import left_dense, sparse_layers, sparse_parameters
 from rigl_compress.models.topology import Topology, connections
+from rigl_compress.models.wording import listed
 from rigl_compress.pipeline.train.config import SparsityConfig
 from rigl_compress.pipeline.train.layer import Layer
 from rigl_compress.pipeline.train.methods import Method

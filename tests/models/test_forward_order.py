@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from rigl_compress.models.forward_order import computed_order, find_layers
 from rigl_compress.models.layers import sparse_layers, sparse_parameters
-from rigl_compress.models.networks import NETWORKS, ModelSpec
+from rigl_compress.models.networks import ModelSpec, all_models
 from rigl_compress.pipeline.train.config import SparsityConfig
 from rigl_compress.pipeline.train.optimizers import OptimizerConfig, weight_decays
 
@@ -85,7 +85,7 @@ def test_weight_decay_of_the_first_layer() -> None:
     assert [name for name, decay in decays.items() if decay] == ["stem.weight"]
 
 
-@pytest.mark.parametrize("name", list(NETWORKS))
+@pytest.mark.parametrize("name", list(all_models()))
 def test_registered_networks_were_made_in_their_order(name: str) -> None:
     with torch.device("meta"):
         model = ModelSpec(name).build()

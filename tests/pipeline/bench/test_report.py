@@ -200,3 +200,11 @@ def test_conditions_that_cannot_be_read(text: str, message: str) -> None:
 def test_a_condition_on_an_unknown_model() -> None:
     with pytest.raises(InputError, match="did you mean 'half'"):
         holds("hafl:size<=1x")
+
+
+def test_weights_that_stay_dense_are_named_in_every_report() -> None:
+    named = replace(benched("dense", 1000, 100), facts={"left_dense": {"embedding.weight": 8192}})
+    found = report(models=(named, benched("half", 500, 50), benched("odd", 400, 10)))
+    line = "dense: left dense by sparse training: embedding.weight (8,192 weights)"
+    assert line in report_markdown(found)
+    assert line in report_page(found)
