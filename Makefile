@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 
 # One thread: for so small a network more are of little use, and on a busy machine they wait for each other.
 demo: $(STAMP)
-	$(BIN)/rigl-compress run --recipe mnist-demo --run demo/mnist --threads 1
+	$(BIN)/rigl-compress run --recipe mnist-demo --run demo/mnist --threads 1 --batch 1 --batch 64
 	$(BIN)/rigl-compress inspect demo/mnist --png demo/mnist/connections.png
 
 test: $(STAMP)

@@ -244,5 +244,5 @@ def exported(model: "ExportedModel") -> None:
     table("", columns, [(*row, size) for row, size in zip(rows, sizes, strict=True)])
     text("", f"{model.path}: {model.bytes:,} bytes, opset {model.opset}")
     for name, value in model.metadata.items():
-        if name != "format":
+        if name not in ("format", "pruned_shapes"):  # the table shows the shapes in the file
             text(f"  {name:<14} {value}")

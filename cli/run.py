@@ -59,7 +59,7 @@ def command(
     from rigl_compress.cli import _render
     from rigl_compress.pipeline.bench.stage import BenchConfig
     from rigl_compress.pipeline.recipe import load_recipe
-    from rigl_compress.pipeline.run import RunConfig, bench_report, plan, run
+    from rigl_compress.pipeline.run import RunConfig, bench_report, default_backends, plan, run
     from rigl_compress.pipeline.train.check import check_recipe
     from rigl_compress.pipeline.train.stage import Circumstances
     from rigl_compress.pipeline.workspace import Run
@@ -72,7 +72,7 @@ def command(
     if threads:
         torch.set_num_threads(threads)
     folder = path or Path("runs") / loaded.name
-    measured = BenchConfig(backends or ("onnxruntime",), batches, (threads or 1,), profile=profile)
+    measured = BenchConfig(backends or default_backends(), batches, (threads or 1,), profile=profile)
     with _render.running(f"{loaded.name}, seed {loaded.seed}") as (listener, benching):
         here = Circumstances(device, data_dir, listener, _render.note)
         config = RunConfig(loaded, folder, values, measured, here, benching)

@@ -10,12 +10,13 @@ import onnx
 from torch import nn
 
 from rigl_compress.exporters import verify
+from rigl_compress.exporters.blocks import fill_blocks
 from rigl_compress.exporters.contents import TensorRow, rows_of
 from rigl_compress.exporters.graph import OPSET, Example, as_inputs, bake, export_graph
 from rigl_compress.exporters.inner import lift_inner
 from rigl_compress.exporters.onnx_file import LARGEST_FILE, load_model, opset_of, sha256_of
 from rigl_compress.exporters.restore import restore
-from rigl_compress.exporters.selection import DEAD_INPUTS, read_cheaply
+from rigl_compress.exporters.selection import PRUNED_SHAPES, read_cheaply
 from rigl_compress.exporters.sparsify import (
     CHOICES,
     COMPACT,
@@ -29,6 +30,7 @@ from rigl_compress.exporters.trials import Inputs, Trial, named_inputs, random_t
 from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.artifacts import FORMAT, atomic_path
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.resize import cut_weights
 
 
 @dataclass(frozen=True)
@@ -106,14 +108,15 @@ def export_onnx(
     shapes = {name: list(each.shape) for name, each in named_inputs(inputs).items()}
     target = check_target(Path(path), overwrite=overwrite)
     baked, fast = bake(model), bake(model)
-    dead = read_cheaply(fast, inputs)
-    known = {**(facts or {}), "inputs": shapes, **({DEAD_INPUTS: dead} if dead else {})}
-    layout = Layout(encoding, values, known)
+    before = read_cheaply(fast, inputs)
     plain = export_graph(fast, example_input, fold_batch_norm=fold_batch_norm, opset=opset)
     verify.check_source_zeros(plain, {name: tensor.numpy() for name, tensor in fast.state_dict().items()})
     lift_constants(plain)
     lift_inner(plain)
     clear_negative_zeros(plain)
+    before = fill_blocks(plain, cut_weights(fast)) | before
+    known = {**(facts or {}), "inputs": shapes, **({PRUNED_SHAPES: before} if before else {})}
+    layout = Layout(encoding, values, known)
     return write_checked(plain, target, layout, torch_trial(baked, inputs))
 
 

@@ -29,7 +29,7 @@ CONV_PRODUCT, FEW_CHANNELS, UNEVEN = (
 )  # below eight channels, and behind a number that 4 does not divide
 BLOCK, EVEN = 8, 4  # ONNX Runtime keeps images in blocks of so many channels, if their number is even enough
 LARGE_BATCH = 64
-DEAD_INPUTS = "dead_inputs"  # the key of what a file says about inputs that it reads and nothing needs
+PRUNED_SHAPES = "pruned_shapes"  # the key of the shapes that tensors have in the network, where a file has zeros more
 # A selection must be expected to save so much of the time of what it changes: the model is not exact.
 MARGIN = 0.1
 
@@ -94,19 +94,19 @@ def _price(count: int, reading: Reading, batch: int) -> float:
     return CONV_PRODUCT * (count * UNEVEN if count % EVEN else -(-count // BLOCK) * BLOCK)
 
 
-def read_cheaply(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, int]:
+def read_cheaply(model: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, tuple[int, ...]]:
     """Let layers that pick their inputs read those that are cheapest in ONNX Runtime. Changes the model.
 
-    Gives, by the names of the weights, how many inputs are read that nothing needs: their weights are zeros.
+    Gives the shapes that weights had before zeros were added for inputs that nothing needs.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Selecting)}
-    dead = {}
+    before = {}
     for name, reading in _readings(model, layers, inputs).items():
         read = best_read(reading)
-        widen(layers[name], read, reading.total)
         if len(read) > len(reading.kept):
-            dead[f"{name}.weight" if name else "weight"] = len(read) - len(reading.kept)
-    return dead
+            before[f"{name}.weight" if name else "weight"] = tuple(layers[name].weight.shape)
+        widen(layers[name], read, reading.total)
+    return before
 
 
 def _readings(model: nn.Module, layers: dict[str, Selecting], inputs: tuple[Tensor, ...]) -> dict[str, Reading]:

@@ -23,10 +23,18 @@ def resized(module: nn.Module, inputs: Kept, outputs: Kept) -> nn.Module:
     """
     for types, resize in _RESIZERS:
         if isinstance(module, types):
-            copy = deepcopy(module)
+            copy: Any = deepcopy(module)
             resize(copy, inputs, outputs)
-            return copy
+            copy.lost_outputs = outputs is not None or getattr(module, "lost_outputs", False)
+            result: nn.Module = copy
+            return result
     raise InputError(f"a layer of type {type(module).__name__} cannot be made smaller")
+
+
+def cut_weights(model: nn.Module) -> set[str]:
+    """Name the weights of layers that lost outputs."""
+    lost = (name for name, layer in model.named_modules() if getattr(layer, "lost_outputs", False))
+    return {f"{name}.weight" if name else "weight" for name in lost}
 
 
 def _pick(tensor: Tensor, dim: int, kept: Kept) -> Tensor:

@@ -26,9 +26,15 @@ from rigl_compress.pipeline.stages import Done, Stage, check_stage, run_stages, 
 from rigl_compress.pipeline.train.data.load import dataset_status
 from rigl_compress.pipeline.train.stage import Circumstances, train
 from rigl_compress.pipeline.workspace import Run
+from rigl_compress.runtime.library import why_not
 
 # What is exported and compared: the network as it was trained, and what is left of it in two encodings.
 EXPORTS = {"dense": ("trained", "dense"), "sparse": ("pruned", "sparse"), "compact": ("pruned", "compact")}
+
+
+def default_backends() -> tuple[str, ...]:
+    """Give the runtimes that a run is benchmarked in: ONNX Runtime, and our session where its kernels are."""
+    return ("onnxruntime",) if why_not() else ("onnxruntime", "rigl")
 
 
 @dataclass(frozen=True)

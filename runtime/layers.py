@@ -34,6 +34,7 @@ class Layer:
     projection: "Layer | None" = None  # of the inputs of a recurrent layer, whose residual is the first state
     name: str = ""  # of a projection's output
     lengths: str = ""  # of the samples of a recurrent layer
+    picked: int = 0  # inputs that a Gather would copy one by one if the layer stayed dense
     before: tuple[onnx.NodeProto, ...] = ()  # operators that make its input of what is there
 
     @property

@@ -13,7 +13,7 @@ from rigl_compress.runtime.layers import Layer
 
 # How many inputs the kernels pass over in the time in which ONNX Runtime copies one that is picked: numbers one by one
 # before a product, whole channels before a convolution. Where more are left out, the copy is cheaper.
-_PASSED_OVER: Mapping[str, int] = {"SparseMatMul": 16, "SparseConv": 2}
+_PASSED_OVER: Mapping[str, int] = {"SparseMatMul": 24, "SparseConv": 2}
 _VIEWS = ("Flatten", "Reshape")
 _FAR = 2**62  # ends of slices that mean the end of the axis lie beyond
 
@@ -33,7 +33,9 @@ def read_directly(graph: Graph, layer: Layer) -> Layer:
     axis = 1 if layer.operator == "SparseConv" else len(shape or ()) - 1
     if picked is None or shape is None or picked[0] != axis:
         return layer
-    return _spread(layer, str(maker.input[0]), picked[1], shape[axis])
+    spread = _spread(layer, str(maker.input[0]), picked[1], shape[axis])
+    one_by_one = spread is not layer and layer.operator == "SparseMatMul" and is_standard(maker, "Gather")
+    return replace(spread, picked=len(picked[1])) if one_by_one else spread
 
 
 def _through_view(graph: Graph, layer: Layer, view: onnx.NodeProto) -> Layer:

@@ -15,15 +15,15 @@ from rigl_compress.exporters.costs import graph_costs, holdings, stored_arrays
 from rigl_compress.exporters.onnx_file import load_model
 from rigl_compress.exporters.pixels import pixel_counts
 from rigl_compress.exporters.restore import restore
-from rigl_compress.exporters.selection import DEAD_INPUTS
+from rigl_compress.exporters.selection import PRUNED_SHAPES
 from rigl_compress.exporters.sparsify import metadata_of
 from rigl_compress.exporters.verify import VerificationError
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.pipeline.bench.backends import Backend, Setup, usable_backend
-from rigl_compress.pipeline.bench.dead_inputs import without_dead_inputs
 from rigl_compress.pipeline.bench.footprint import footprints
 from rigl_compress.pipeline.bench.inputs import Wishes, draw_inputs, model_inputs, one_sample
 from rigl_compress.pipeline.bench.profile import ProfileRow, profile
+from rigl_compress.pipeline.bench.pruned_shapes import with_pruned_shapes
 from rigl_compress.pipeline.bench.report import BenchedModel, Candidate, CompressionReport, Failure, Timing
 from rigl_compress.pipeline.bench.sources import Source
 from rigl_compress.pipeline.bench.timing import TimingPlan, measure
@@ -127,7 +127,7 @@ def benched_model(each: Prepared, wishes: Wishes) -> BenchedModel:
         each.source.label,
         each.source.given,
         each.source.path.stat().st_size,
-        without_dead_inputs(costs, arrays, facts.get(DEAD_INPUTS)),
+        with_pruned_shapes(costs, arrays, facts.get(PRUNED_SHAPES)),
         facts,
         pixels=() if pixels is None else tuple(tuple(int(count) for count in row) for row in pixels),
         trained=each.source.trained,

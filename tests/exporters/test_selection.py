@@ -16,7 +16,15 @@ import rigl_compress as rc
 from rigl_compress.exporters import selection
 from rigl_compress.exporters.export import ExportedModel, Layout, reencode
 from rigl_compress.exporters.restore import restore
-from rigl_compress.exporters.selection import DEAD_INPUTS, LARGE_BATCH, MARGIN, Reading, _time, best_read, read_cheaply
+from rigl_compress.exporters.selection import (
+    LARGE_BATCH,
+    MARGIN,
+    PRUNED_SHAPES,
+    Reading,
+    _time,
+    best_read,
+    read_cheaply,
+)
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.resize import resized, selecting
 
@@ -53,7 +61,7 @@ def test_a_perceptron_that_lost_pixels_reads_them_all(dead: list[int], encoding:
     small = perceptron(dead)
     exported = rc.export_onnx(small, torch.rand(1, 1, 28, 28), tmp_path / "small.onnx", encoding=encoding)
     assert operators(exported) == ["Reshape", "Gemm", "Relu", "Gemm"]
-    assert exported.metadata[DEAD_INPUTS] == {"1.weight": len(dead)}
+    assert exported.metadata[PRUNED_SHAPES] == {"1.weight": [300, 784 - len(dead)]}
     x = torch.rand(3, 1, 28, 28)
     (found,) = ort.InferenceSession(exported.path).run(None, {"input": x.numpy()})
     with torch.no_grad():
@@ -103,14 +111,14 @@ def test_channels_fill_whole_blocks(tmp_path: Path) -> None:
     exported = rc.export_onnx(model, torch.rand(1, 64, 14, 14), tmp_path / "layer.onnx", encoding="dense")
     assert operators(exported) == ["Gather", "Conv"]
     assert next(row for row in exported.tensors if row.name == "weight").shape == (32, 32, 3, 3)
-    assert exported.metadata[DEAD_INPUTS] == {"weight": 2}
+    assert exported.metadata[PRUNED_SHAPES] == {"weight": [32, 30, 3, 3]}
 
 
 def test_a_run_of_inputs_is_a_slice(tmp_path: Path) -> None:
     model = picking(nn.Linear(784, 300), torch.tensor([pixel for pixel in range(784) if pixel not in BORDER]))
     exported = rc.export_onnx(model, torch.rand(1, 784), tmp_path / "layer.onnx", encoding="dense")
     assert operators(exported) == ["Slice", "Gemm"]
-    assert DEAD_INPUTS not in exported.metadata
+    assert PRUNED_SHAPES not in exported.metadata
 
 
 @given(total=st.integers(1, 600), share=st.floats(0, 1), uses=st.integers(1, 3000), data=st.data())
@@ -130,7 +138,7 @@ def test_what_is_read_is_needed_and_never_slower_than_zeros(total: int, share: f
 def test_what_is_known_about_dead_inputs_outlives_another_encoding(tmp_path: Path) -> None:
     first = rc.export_onnx(perceptron([3, 5]), torch.rand(1, 1, 28, 28), tmp_path / "a.onnx")
     again = reencode(first.path, tmp_path / "b.onnx", Layout("compact"))
-    assert again.metadata[DEAD_INPUTS] == {"1.weight": 2}
+    assert again.metadata[PRUNED_SHAPES] == {"1.weight": [300, 782]}
 
 
 def test_a_wrong_example_is_one_sentence(tmp_path: Path) -> None:

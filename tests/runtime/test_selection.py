@@ -13,6 +13,7 @@ from onnx_graphs import model, node
 from rigl_compress.exporters.verify import largest_difference
 from rigl_compress.runtime import export
 from rigl_compress.runtime.contents import read_contents
+from rigl_compress.runtime.costs import gains
 from rigl_compress.runtime.export import export_sparse_runtime
 from rigl_compress.runtime.library import why_not
 from rigl_compress.runtime.rewrite import rewrite
@@ -173,6 +174,15 @@ def test_a_selection_that_an_inner_graph_uses_stays_for_it() -> None:
     constants = {"i": PICKED, "w": weights(3, 4), "a": np.array([1]), "t": np.array([True])}
     _, left = both(model(nodes, sizes, constants))
     assert left == ["Gather", "SparseMatMul", "If", "Add"]
+
+
+def test_a_selection_counts_for_what_a_layer_gains() -> None:
+    """A layer of a few inputs gains nothing by itself; it does if that spares a Gather."""
+    kept = np.arange(0, 784, 19)
+    few = np.where(RNG.random((256, len(kept))) < 0.05, np.float32(1), np.float32(0))
+    picking = model([GATHER, GEMM], {"x": ("n", 784)}, {"i": kept, "w": few})
+    plain = model([node("Gemm", "x w", "y", transB=1)], {"x": ("n", len(kept))}, {"w": few})
+    assert [len(rewrite(each, gains).layers) for each in (picking, plain)] == [1, 0]
 
 
 def test_a_file_for_other_hosts_has_no_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,14 +120,14 @@ def test_a_pruned_run_is_compared_with_what_was_trained(trainer: Trainer) -> Non
     assert found.of_trained(found.timings[0]) is not None
     assert small.costs.bitmask_bytes == report["after"]["bitmask_bytes"]  # though the file has columns of zeros
     assert small.costs.sparse_flops == report["after"]["flops"]
-    assert "dead_inputs" in small.facts
+    assert "pruned_shapes" in small.facts
     assert whole.costs.bitmask_bytes == report["before"]["bitmask_bytes"]
 
 
-def test_a_file_that_lies_about_dead_inputs(small: Path) -> None:
+def test_a_file_that_lies_about_what_was_pruned(small: Path) -> None:
     made, expected = onnx.load(small), run_bench(small).models[0].costs.bitmask_bytes
-    for lie in ({"w": 7}, {"w": 2}, {"w": "x"}, {"w": -1}, {"nobody": 1}, ["w"], 3):
-        helper.set_model_props(made, {"rigl_compress": json.dumps({"dead_inputs": lie})})
+    for lie in ({"w": [1, 1]}, {"w": [4]}, {"w": "x"}, {"w": [-1, 2]}, {"w": [9, 9]}, {"nobody": [1, 1]}, ["w"], 3):
+        helper.set_model_props(made, {"rigl_compress": json.dumps({"pruned_shapes": lie})})
         onnx.save(made, small)
         assert run_bench(small).models[0].costs.bitmask_bytes == expected, lie
 
