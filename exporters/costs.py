@@ -81,7 +81,7 @@ def graph_costs(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> GraphCos
 
     >>> nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
     >>> ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, s]) for n, s in (("x", 4), ("y", 2))]
-    >>> weight = numpy_helper.from_array(np.eye(2, 4, dtype=np.float32), "w")
+    >>> weight = onnx.numpy_helper.from_array(np.eye(2, 4, dtype=np.float32), "w")
     >>> graph = helper.make_graph(nodes, "one layer", ends[:1], ends[1:], [weight])
     >>> model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     >>> costs = graph_costs(model, {"x": np.zeros((1, 4), np.float32)})

@@ -163,6 +163,7 @@ def write_checked(plain: onnx.ModelProto, path: Path, layout: Layout, trial: Tri
     model = sparsify(plain, layout.encoding, layout.values)
     write_metadata(model, layout.metadata())
     verify.check_zeros(model, plain, exact=layout.values == "fp32")
+    verify.check_rebuilt(model)
     if model.ByteSize() > LARGEST_FILE:
         raise InputError(f"{path} would be larger than 2 GiB, more than an ONNX file can hold: try --encoding compact")
     with atomic_path(path) as temporary:

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -244,13 +245,13 @@ def answer(opened: Callable[[bytes], Any], content: bytes) -> list[Array] | None
     return outputs
 
 
-def theirs(content: bytes) -> ort.InferenceSession:
+def theirs(content: bytes | str) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def ours(content: bytes) -> InferenceSession:
+def ours(content: bytes | str) -> InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     return InferenceSession(content, options)
@@ -286,3 +287,36 @@ def test_no_change_makes_a_difference(encoding: str, values: str) -> None:
                 different.append(what)
     assert different == []
     assert tried > 80
+
+
+BROKEN = {
+    ("sparse", "w: negative"),
+    ("sparse", "w: outside"),
+    ("sparse", "w: too few"),
+    ("gap8", "w/values: cut short"),
+    ("gap8", "w/shape: missing"),
+    ("gap8", "opset 10"),
+    ("gap8", "no opset"),
+    ("gap8", "future format"),
+    ("gap8", "unknown attribute of a layer"),
+    ("gap8", "layer of another type"),
+    ("gap8", "layer that does not fit"),
+    ("gap8", "output of nothing"),
+}
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.parametrize(("encoding", "what"), sorted(BROKEN))
+def test_what_onnx_runtime_refuses_is_refused(encoding: str, what: str, tmp_path: Path) -> None:
+    """From a path as from bytes, with the same error, and without a word about speed."""
+    model = onnx.ModelProto()
+    model.CopyFrom(encoded(encoding, "fp32"))
+    dict(changes(encoded(encoding, "fp32")))[what](model)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    for source in (model.SerializeToString(), str(tmp_path / "m.onnx")):
+        with pytest.raises(Exception, match="ONNXRuntimeError") as expected:
+            theirs(source)
+        with pytest.raises(type(expected.value)) as found:
+            ours(source)
+        assert str(found.value) == str(expected.value)
