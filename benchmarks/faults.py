@@ -18,7 +18,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -68,9 +67,8 @@ def _work(only: tuple[str, ...], every: int, lane: tuple[int, int]) -> None:
     from reliability.cases import all_cases, warm_up, workshop
     from reliability.trial import Trial
 
-    with TemporaryDirectory(prefix="rigl-faults-") as folder:
-        commands.adopt_orphans()
-        shop = workshop(Path(folder))
+    commands.adopt_orphans()
+    with workshop() as shop:
         commands.fork_workers()
         commands.import_what_is_imported_by(*warm_up(shop))
         _bench_quickly()
@@ -78,6 +76,7 @@ def _work(only: tuple[str, ...], every: int, lane: tuple[int, int]) -> None:
         found = []
         for case in all_cases(shop, injector):
             if not only or any(part in case.name for part in only):
+                click.echo(f"lane {lane[0]}: {case.name}", err=True)
                 trial = Trial(case, shop.root, injector)
                 found += [[case.name, kind.name, vars(tally)] for kind, tally in trial.all(every, lane)]
         click.echo(json.dumps(found))

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -65,8 +64,8 @@ class Target:
 def main(kills: int, grid_kills: int, spawn: bool, seed: int, markdown: Path | None) -> None:
     begin = perf_counter()
     dice, notes = random.Random(seed), list[str]()
-    with TemporaryDirectory(prefix="rigl-kills-") as folder:
-        shop = _prepared(Path(folder), spawn)
+    with workshop() as shop:
+        _prepare(shop, spawn)
         rows = {
             target.name: _killed(target, shop.root, number, dice, notes)
             for target, number in zip(_targets(shop), (kills, grid_kills, grid_kills), strict=True)
@@ -79,9 +78,8 @@ def main(kills: int, grid_kills: int, spawn: bool, seed: int, markdown: Path | N
         raise SystemExit(1)
 
 
-def _prepared(root: Path, spawn: bool) -> Workshop:
+def _prepare(shop: Workshop, spawn: bool) -> None:
     commands.adopt_orphans()
-    shop = workshop(root)
     if not spawn:
         commands.fork_workers()
     commands.import_what_is_imported_by(*warm_up(shop))
@@ -89,7 +87,6 @@ def _prepared(root: Path, spawn: bool) -> Workshop:
     from rigl_compress.pipeline.compare import latency
 
     latency.CONFIG = replace(latency.CONFIG, plan=TimingPlan(openings=1, rounds=2, seconds=0.1))
-    return shop
 
 
 def _targets(shop: Workshop) -> list[Target]:
@@ -111,6 +108,7 @@ def _killed(target: Target, root: Path, kills: int, dice: random.Random, notes: 
     commands.must(*in_box(whole, target.start))
     seconds = perf_counter() - begin
     wanted = dict(_facts(whole))
+    click.echo(f"{target.name}: {seconds:.1f} s undisturbed", err=True)
     while row["killed"] < kills:
         box, moment = _empty(root / "box"), dice.uniform(0, seconds)
         ended = _end_at(moment, dice.choice(target.signals), in_box(box, target.start))

@@ -1,11 +1,14 @@
 """The commands that faults are injected into: what stands there before, what is called, what is called after it."""
 
 import json
+import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from reliability.commands import call, must
 from reliability.injection import Injector, Kind
@@ -75,8 +78,15 @@ class Workshop:
         return folder
 
 
-def workshop(root: Path) -> Workshop:
-    """Write the data."""
+@contextmanager
+def workshop() -> Iterator[Workshop]:
+    """Give a folder with the data in it, in memory where there is such a place: waiting for a disk would take hours."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(prefix="rigl-", dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield _furnished(Path(folder))
+
+
+def _furnished(root: Path) -> Workshop:
     sys.path.append(str(Path(__file__).parents[2] / "tests"))
     import tiny
 

@@ -32,6 +32,9 @@ def import_what_is_imported_by(*calls: Sequence[object]) -> None:
 
     Nothing is computed in this process, so that it has one thread only and can fork.
     """
+    import torch
+
+    torch.set_num_threads(1)  # more wait for each other, with networks so small
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
