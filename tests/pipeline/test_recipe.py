@@ -1,5 +1,6 @@
 """Recipes: every shipped one, overrides, M× training, and what is said about wrong ones."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,14 @@ def test_every_recipe_scales_with_its_epochs(name: str) -> None:
     assert [after(int(share * steps)) for share in shares] == pytest.approx(
         [before(int(share * long)) for share in shares], rel=0.1
     )
+
+
+@every_recipe
+def test_the_epochs_that_it_speaks_of_are_its_own(name: str) -> None:
+    """All of them, or those in which the topology changes."""
+    recipe = load_recipe(name)
+    own = {recipe.train.epochs, round(recipe.train.epochs * recipe.sparsity.end_share)}
+    assert {int(each) for each in re.findall(r"(\d+)\s+epochs", recipe.about)} <= own
 
 
 IMAGENET = [name for name in shipped_recipes() if name.startswith("imagenet")]
