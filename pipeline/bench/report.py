@@ -10,6 +10,7 @@ from rigl_compress.models.artifacts import read_json
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.pipeline.bench.footprint import Footprint
 from rigl_compress.pipeline.bench.profile import ProfileRow
+from rigl_compress.pipeline.bench.soundness import check_figures
 from rigl_compress.pipeline.bench.statistics import (
     Estimate,
     differs,
@@ -151,7 +152,9 @@ class CompressionReport:
             raise InputError(f"a report of format {content.get('format')!r}, this version reads {FORMAT}: bench again")
         timings = [{key: row[key] for key in ("candidate", "samples")} for row in content["timings"]]
         kept = {key: value for key, value in content.items() if key != "warnings"}
-        return parse(cls, {**kept, "timings": timings})
+        found = parse(cls, {**kept, "timings": timings})
+        check_figures(found)
+        return found
 
     @classmethod
     def load(cls, path: Path) -> "CompressionReport":
