@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -164,14 +165,10 @@ def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
     if path is None:
         return None
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with np.load(path, allow_pickle=False) as archive:
             found = {name: archive[name] for name in archive.files}
-    except Exception as error:  # of a damaged archive, numpy and zipfile raise a dozen kinds
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path} is not an .npz file of arrays ({reason}): write one with numpy.savez") from None
-    for name, each in found.items():
-        if not isinstance(each, np.ndarray):
-            raise InputError(f"{path} has {name!r} in it, which is no array: write the file with numpy.savez")
+    except (OSError, EOFError, ValueError, AttributeError, TypeError, BadZipFile) as error:
+        raise InputError(f"{path} is not an .npz file of arrays ({error}): write one with numpy.savez") from None
     if not found:
         raise InputError(f"{path} is empty: save the inputs by their names with numpy.savez")
     return found
