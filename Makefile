@@ -43,7 +43,7 @@ fuzz: $(STAMP)
 	-$(BIN)/python -m pip install --quiet --group fuzz
 	status=0; \
 	$(BIN)/python fuzz/python/run.py --seconds 450 --inputs 10000000 || status=1; \
-	if [ -x fuzz/native/run.sh ]; then fuzz/native/run.sh 150 || status=1; fi; \
+	if [ -x fuzz/native/run.sh ]; then fuzz/native/run.sh 30 || status=1; fi; \
 	exit $$status
 
 # The kernels under the address and undefined-behaviour sanitizers.

@@ -10,7 +10,7 @@ from fuzzing.binary import mutate_bytes
 from fuzzing.outcomes import Reader, attempt
 from fuzzing.standalone import main
 
-WANTED = {"a.bin", "b.bin", "package.json"}
+WANTED = dict.fromkeys(("a.bin", "b.bin", "package.json"), 1 << 16)  # with the most bytes that they may have
 
 
 def mutate(data: bytes, rng: Random) -> bytes:

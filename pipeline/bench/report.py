@@ -11,6 +11,7 @@ from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.settings import convert, parse, plain
 from rigl_compress.pipeline.bench.footprint import Footprint
 from rigl_compress.pipeline.bench.profile import ProfileRow
+from rigl_compress.pipeline.bench.soundness import check_figures
 from rigl_compress.pipeline.bench.statistics import (
     Estimate,
     differs,
@@ -183,7 +184,9 @@ class CompressionReport:
         rows = convert(tuple[Mapping[str, Any], ...], content.get("timings"), "timings")
         timings = [{key: value for key, value in row.items() if key != "derived"} for row in rows]
         kept = {key: value for key, value in content.items() if key != "warnings"}
-        return parse(cls, {**kept, "timings": timings})
+        found = parse(cls, {**kept, "timings": timings})
+        check_figures(found)
+        return found
 
     @classmethod
     def load(cls, path: Path) -> "CompressionReport":

@@ -50,7 +50,7 @@ class Trial:
 
     def one_input(self, data: bytes) -> None:
         """Try an input in an empty folder."""
-        began = time.monotonic()
+        began = _computed()
         self._totals.mutated += self._mutated
         self._mutated = False
         self._journal.begin(self._totals, data)
@@ -59,7 +59,10 @@ class Trial:
             self._shelf.add(self._work.reader.name, each, data)
         self._totals.found += bool(found)
         self._totals.peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self._journal.end(self._totals, time.monotonic() - began)
+        seconds = _computed() - began
+        if seconds > max(1.0, self._totals.slowest):
+            self._shelf.keep_slowest(self._work.reader.name, data)
+        self._journal.end(self._totals, seconds)
         if self._totals.mutated >= self._work.inputs or time.monotonic() > self._deadline:
             self.leave()
         if self._totals.peak_kib * 1024 > MEMORY:
@@ -75,6 +78,12 @@ class Trial:
         """End without the destructors of libraries, some of which wait for threads that a fork does not have."""
         shutil.rmtree(self._folder, ignore_errors=True)
         os._exit(0)
+
+
+def _computed() -> float:
+    """Give the seconds that processors have worked, those of ended processes of this one too."""
+    own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
 
 
 def _fast_folder() -> str | None:

@@ -25,6 +25,12 @@ class Shelf:
         digest = hashlib.sha256(data).hexdigest()[:12]
         self._keep(reader, f"{kind}-{digest}", {"step": "process", "kind": kind, "where": digest, **facts}, data)
 
+    def keep_slowest(self, reader: str, data: bytes) -> None:
+        """Keep the slowest input so far, which is no finding."""
+        folder = self.folder.with_name("slowest")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{reader}.bin").write_bytes(data)
+
     def _keep(self, reader: str, key: str, facts: dict[str, Any], data: bytes) -> None:
         folder = self.folder / reader
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ COLUMNS = (
     "edges: end",
     "findings",
     "shared with ONNX Runtime",
-    "slowest",
+    "slowest, computing",
     "memory",
 )
 

@@ -64,8 +64,8 @@ def mutate_value(content: Any, rng: Random) -> Any:
     """Change plain data in one to three places."""
     holder = {"": deepcopy(content)}
     for _ in range(rng.randint(1, 3)):
-        container, key = rng.choice(list(_places(holder)))
-        _change(container, key, holder, rng)
+        root, *inner = _places(holder)
+        _change(*(rng.choice(inner) if inner and rng.random() < 0.97 else root), holder, rng)
     return holder.get("")
 
 

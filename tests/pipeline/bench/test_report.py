@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench_reports import benched, report, timing
@@ -101,6 +102,35 @@ def test_json_names_its_format() -> None:
     assert content["timings"][1]["derived"]["differs"] is True
     with pytest.raises(InputError, match="format 2, this version reads 1"):
         CompressionReport.from_json({**content, "format": 2})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("models", 0, "bytes"), 10**31, "expected one from 0"),
+        (("models", 0, "bytes"), -1, "figure -1"),
+        (("models", 0, "costs", "parameters"), 10**400, "expected one from 0"),
+        (("models", 0, "costs", "nodes", 0, "dense_flops"), float("inf"), "figure inf"),
+        (("models", 0, "pixels"), [[1, 2], [3]], "not a rectangle"),
+        (("profiles", "half", 0, "seconds"), float("nan"), "the profile of 'half'"),
+        (("timings", 0, "samples"), [], "not all seconds above 0"),
+        (("timings", 0, "samples", 0, 0), 0.0, "not all seconds above 0"),
+        (("timings", 0, "samples", 0, 0), 1e308, "not all seconds above 0"),
+        (("timings", 1, "samples"), [[0.001]], "not timed as often as the baseline"),
+        (("timings", 1, "samples", 0), [], "not timed as often"),
+        (("timings", 1, "candidate", "label"), "other", "none of its models"),
+        (("timings", 0, "candidate", "batch"), 0, "batch 0 on 1 threads"),
+    ],
+)
+def test_figures_that_nobody_measured_are_refused(path: tuple[str | int, ...], value: object, words: str) -> None:
+    content: Any = json.loads(json.dumps(report().to_json()))
+    *way, last = path
+    place = content
+    for key in way:
+        place = place[key]
+    place[last] = value
+    with pytest.raises(InputError, match=words):
+        CompressionReport.from_json(content)
 
 
 def test_the_baseline_must_be_there() -> None:
