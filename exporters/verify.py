@@ -56,9 +56,10 @@ def session_of(
     options.log_severity_level = 4
     content = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     try:
-        return ort.InferenceSession(
-            content if isinstance(content, bytes) else str(content), options, providers=list(providers)
-        )
+        source = content if isinstance(content, bytes) else str(content)
+        # To fall back from the processor to the processor helps nobody, and prints to standard output.
+        again = int(list(providers) != ["CPUExecutionProvider"])
+        return ort.InferenceSession(source, options, providers=list(providers), enable_fallback=again)
     except Exception as error:  # ONNX Runtime raises a dozen kinds
         raise VerificationError(f"ONNX Runtime does not open the model: {_line(error)}") from None
 

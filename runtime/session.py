@@ -149,7 +149,7 @@ def check_opens(source: str | bytes, model: onnx.ModelProto) -> None:
     options.add_session_config_entry("session.disable_prepacking", "1")  # a fiftieth of the time that a session takes
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     try:
-        ort.InferenceSession(source, options, providers=[CPU])
+        ort.InferenceSession(source, options, providers=[CPU], enable_fallback=0)
     except Exception:
         # Operators of other libraries are known to the caller's options alone.
         if all(each.domain in _BUILT_IN for each in model.opset_import):
