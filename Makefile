@@ -32,7 +32,7 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
-# The kernels under the address and undefined-behaviour sanitizers.
+# The kernels under the sanitizers for threads, addresses and undefined behaviour.
 sanitize: $(STAMP)
 	PYTHON=$(BIN)/python benchmarks/sanitize_kernels.sh
 

@@ -15,9 +15,7 @@ Array = NDArray[Any]
 Limits = tuple[float, float]
 NO_LIMITS: Limits = (-np.inf, np.inf)
 LARGEST = 65536  # kernel, stride, dilation or padding of a convolution, as in native/conv.cpp
-LARGEST_MATRIX = (
-    2**25
-)  # numbers of a grouped convolution, over the inputs of all groups: its weights times their number
+LARGEST_MATRIX = 2**25  # numbers of a grouped convolution, laid out over the inputs of all groups
 DEPTHWISE = "DepthwiseConv"  # dense, and here only to keep the layout of its sparse neighbours
 
 
