@@ -46,7 +46,7 @@ fuzz: $(STAMP)
 	if [ -x fuzz/native/run.sh ]; then fuzz/native/run.sh 30 || status=1; fi; \
 	exit $$status
 
-# The kernels under the address and undefined-behaviour sanitizers.
+# The kernels under the sanitizers for threads, addresses and undefined behaviour.
 sanitize: $(STAMP)
 	PYTHON=$(BIN)/python benchmarks/sanitize_kernels.sh
 

@@ -15,6 +15,7 @@ Array = NDArray[Any]
 Limits = tuple[float, float]
 NO_LIMITS: Limits = (-np.inf, np.inf)
 LARGEST = 65536  # kernel, stride, dilation or padding of a convolution, as in native/conv.cpp
+LARGEST_MATRIX = 2**25  # numbers of a grouped convolution, laid out over the inputs of all groups
 DEPTHWISE = "DepthwiseConv"  # dense, and here only to keep the layout of its sparse neighbours
 
 
@@ -82,6 +83,8 @@ def match_conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
         return None
     if _by_channel(weight, groups, kept):
         return Layer(DEPTHWISE, (node,), node.input[0], weight.reshape(groups, -1), weight.size, bias, settings=kept)
+    if groups > 1 and weight.size * groups > LARGEST_MATRIX:
+        return None
     matrix = conv_matrix(weight, groups)
     return Layer("SparseConv", (node,), node.input[0], matrix, weight.size, bias, settings=kept)
 

@@ -79,11 +79,17 @@ def run_part(seed: int, part: int, name: str, environment: dict[str, str]) -> di
     return {**found, "kernels": name}
 
 
+def done_before(log: Path | None, seed: int) -> list[dict[str, Any]]:
+    """Read what was done; a part whose process ended before its time is to be done again."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log is not None and log.exists() else []
+    found = [json.loads(line) for line in lines]
+    return [each for each in found if each["seed"] == seed and each["graphs"]]
+
+
 def work_through(options: dict[str, Any], sets: dict[str, dict[str, str]], log: Path | None) -> list[dict[str, Any]]:
     """Hand out parts until enough runs are made or time is up."""
     seed, names, start = options["seed"], [*sets], monotonic()
-    lines = log.read_text(encoding="utf-8").splitlines() if log is not None and log.exists() else []
-    done = [found for line in lines if (found := json.loads(line))["seed"] == seed]
+    done = done_before(log, seed)
     known = {found["part"] for found in done}
     parts = (part for part in range(10**9) if part not in known)
     with ThreadPoolExecutor(options["jobs"]) as pool:

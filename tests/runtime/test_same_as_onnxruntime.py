@@ -95,6 +95,17 @@ def test_odd_convolutions(case: str, size: tuple[int, int]) -> None:
     assert_same(CONVOLUTIONS[case], {"x": np.random.default_rng(0).random((2, 4, *size), np.float32)})
 
 
+def test_very_many_groups_are_left_to_onnxruntime() -> None:
+    """Over the inputs of all groups, 240 kB of weights would become 14 GB."""
+    weight = sparse_weight(0.5, (60000, 1, 1))
+    node = helper.make_node("Conv", ["x", "w"], ["y"], group=60000)
+    model = model_of([node], {"x": ["n", 60000, "l"], "y": None}, {"w": weight})
+    session = InferenceSession(model)
+    assert session.sparse_layers == ()
+    found = session.run(None, {"x": np.ones((1, 60000, 1), np.float32)})[0]
+    np.testing.assert_allclose(found.reshape(-1), weight.reshape(-1))
+
+
 def gemm(bias: Array | None = None, x: Any = ("n", 5), **settings: Any) -> bytes:
     weights = {"w": sparse_weight(0.3, (4, 5)), **({} if bias is None else {"b": bias})}
     node = helper.make_node("Gemm", ["x", *weights], ["y"], transB=1, **settings)
