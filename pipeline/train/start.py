@@ -101,8 +101,14 @@ def _cut_off(model: nn.Module, layers: Sequence[Layer]) -> list[str]:
 
 
 def unreached(model: nn.Module, method: Method) -> dict[str, int]:
-    """Give the weights that a method leaves dense because sparse training does not know them."""
-    return {} if method.dense and method.gating is None else left_dense(model)
+    """Give the weights that a method leaves dense because it does not know them; recurrent layers have no gates."""
+    if method.gating is None:
+        return {} if method.dense else left_dense(model)
+    recurrent = {
+        id(each) for module in model.modules() if isinstance(module, nn.RNNBase) for each in module.parameters()
+    }
+    weights = {name: each.numel() for name, each in sparse_parameters(model).items() if id(each) in recurrent}
+    return left_dense(model) | weights
 
 
 def stay_dense(sizes: Mapping[str, int]) -> list[str]:

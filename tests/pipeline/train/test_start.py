@@ -174,6 +174,23 @@ def test_a_dense_run_has_nothing_to_say(method: str) -> None:
         assert Sparsifier(model, sgd(model), method=method, sparsity=0.5, total_steps=9).left_dense == {}
 
 
+def test_recurrent_layers_stay_dense_where_units_have_gates() -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru, self.head = nn.GRU(6, 5), nn.Linear(5, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.head(self.gru(x)[0])
+            return found
+
+    model = Reader()
+    with pytest.warns(UserWarning, match=r"does not reach gru\.weight_ih_l0 \(90 weights\)"):
+        sparse = Sparsifier(model, sgd(model), method="l1-filter", sparsity=0.5, total_steps=9)
+    assert sparse.left_dense == {"gru.weight_ih_l0": 90, "gru.weight_hh_l0": 75}
+    assert Sparsifier(model, sgd(model), sparsity=0.5, total_steps=9).left_dense == {}
+
+
 def test_a_layer_without_a_shape_is_an_error() -> None:
     model = nn.Sequential(nn.LazyLinear(4))
     with pytest.raises(InputError, match=r"'0\.weight' has no shape yet: run the model on a sample first"):
