@@ -16,6 +16,8 @@ _PR_SET_PDEATHSIG = 1
 def end_with(parent: int) -> None:
     """End this process, at once, when the process `parent` that started it has ended."""
     _ask_kernel()
+    if os.getppid() != parent:  # it ended before the kernel was asked, and orphans get another parent
+        os._exit(1)
     Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
@@ -34,7 +36,7 @@ def _ask_kernel() -> None:
 
 
 def _watch(parent: int) -> None:
-    """Wait for the end of the parent, which may have come before the kernel was asked. Orphans get another parent."""
+    """Wait for the end of the parent."""
     started_by = parent_process()
     while os.getppid() == parent and (started_by is None or started_by.is_alive()):
         started_by.join(SECONDS) if started_by is not None else sleep(SECONDS)
