@@ -16,6 +16,8 @@ _PR_SET_PDEATHSIG = 1
 def end_with(parent: int) -> None:
     """End this process, at once, when the process `parent` that started it has ended."""
     _ask_kernel()
+    if _orphaned(parent):  # before the kernel was asked
+        os._exit(1)
     Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
@@ -33,9 +35,14 @@ def _ask_kernel() -> None:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def _orphaned(parent: int) -> bool:
+    """Say whether the parent has ended: orphans get another one. Elsewhere a launcher may stand between the two."""
+    return os.name == "posix" and os.getppid() != parent
+
+
 def _watch(parent: int) -> None:
-    """Wait for the end of the parent, which may have come before the kernel was asked. Orphans get another parent."""
+    """Wait for the end of the parent."""
     started_by = parent_process()
-    while os.getppid() == parent and (started_by is None or started_by.is_alive()):
+    while not _orphaned(parent) and (started_by is None or started_by.is_alive()):
         started_by.join(SECONDS) if started_by is not None else sleep(SECONDS)
     os._exit(1)  # all files are whole or not there: there is nothing to put in order

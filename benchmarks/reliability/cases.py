@@ -218,5 +218,5 @@ def in_box(box: Path, arguments: Sequence[object]) -> Arguments:
 
 def all_cases(shop: Workshop, injector: Injector) -> list[Case]:
     """Make the templates, and give all commands."""
-    groups = (training(shop, injector), pruning(shop), exporting(shop), fetching(shop), grids(shop))
-    return [case for group in groups for case in group]
+    trained = training(shop, injector)
+    return [*fetching(shop), *pruning(shop), *exporting(shop), *trained, *grids(shop)]

@@ -1,6 +1,7 @@
 """One command, a fault at each of its calls, and what is looked at afterwards."""
 
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ class Trial:
         name = f"call {at} ({self.injector.calls[at - 1 : at]}), exit {ended.code}"
         for what, text in (*self._look(box, kind, ended), *self._call_again(box)):
             tally.note(what, f"{name}: {text}")
+            print(f"{self.case.name}, {kind.name}, {what}: {name}: {text}", file=sys.stderr)
 
     def _look(self, box: Path, kind: Kind, ended: Ended) -> Iterator[tuple[str, str]]:
         if wrong := self._wrong_exit(kind, ended):

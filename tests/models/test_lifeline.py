@@ -1,5 +1,6 @@
 """A process that ends with its parent."""
 
+import json
 import os
 import signal
 import subprocess
@@ -65,3 +66,12 @@ def test_it_ends_when_its_parent_was_gone_before() -> None:
 def test_what_was_not_started_as_a_worker_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifeline, "end_with", lambda _: pytest.fail("it would end"))
     lifeline.end_with_parent()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="orphans have another parent there")
+def test_what_opens_models_ends_without_who_asked_for_it() -> None:
+    """The process in which `bench` measures memory."""
+    command = [sys.executable, "-m", "rigl_compress.pipeline.bench.footprint"]
+    job = json.dumps({"model": "none.onnx", "inputs": "none.npz", "threads": 1, "parent": 1})  # 1 is not its parent
+    done = subprocess.run(command, input=job, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
