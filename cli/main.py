@@ -30,7 +30,17 @@ BAD_INPUT, INTERRUPTED = 2, 130
 # What the library calls by a parameter is an option here.
 _OPTIONS = {"overwrite=True": "--force", "resume=True": "--resume"}
 # Options of some commands that the others have as a change of the recipe.
-_CHANGES = {"--model": "model.name=NAME", "--data": "data.name=NAME", "--seed": "seed=N"}
+_CHANGES = {
+    "--model": "model.name=NAME",
+    "--data": "data.name=NAME",
+    "--seed": "seed=N",
+    "--epochs": "train.epochs=N",
+    "--batch-size": "train.batch=N",
+    "--lr": "learning_rate.peak=RATE",
+    "--sparsity": "sparsity.sparsity=SHARE",
+    "--method": "sparsity.method=NAME",
+    "--optimizer": "optimizer.name=NAME",
+}
 
 
 class LazyGroup(click.Group):
@@ -125,9 +135,14 @@ def _explain(error: Exception) -> str:
 
 
 def _usage(error: click.UsageError) -> str:
-    """Say what was wrong with a call: the option to use instead where there is one, else where the help is."""
-    path = error.ctx.command_path if error.ctx else "rigl-compress"
-    options = [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
+    """Say what was wrong with a call: what to write instead where that is known, else where the help is."""
+    path, command = (error.ctx.command_path, error.ctx.command) if error.ctx else ("rigl-compress", cli)
+    options = {name for each in command.params for name in each.opts}
+    said = error.format_message()
     if isinstance(error, click.NoSuchOption) and error.option_name in _CHANGES and "--set" in options:
         return f"{path} has no option {error.option_name}: write --set {_CHANGES[error.option_name]}"
-    return f"{error.format_message()} (see `{path} --help`)"
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--run" and options & {"run", "source", "models"}:
+        return f"{path} takes the run without an option: {path} DIR"
+    if "unexpected extra argument" in said and "--recipe" in options:
+        return f"{said}: name a recipe with --recipe NAME, and a change of it with --set KEY=VALUE"
+    return said if "(see `" in said else f"{said} (see `{path} --help`)"

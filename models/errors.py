@@ -19,8 +19,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     'known: rigl, set'
     >>> did_you_mean("xyz", map(str, range(100, 150)))
     'known: 100, 101, 102 and 47 more'
+    >>> did_you_mean("RIGL", ["RigL", "RigL, LeNet-5"])
+    "did you mean 'RigL'? Known: RigL, 'RigL, LeNet-5'"
     """
     names = sorted(known)
-    nearest = get_close_matches(name, names, n=1)
-    listing = ", ".join(names) if len(names) <= MOST_NAMES else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    folded = {each.casefold(): each for each in reversed(names)}
+    nearest = [folded[each] for each in get_close_matches(name.casefold(), folded, n=1)]
+    written = [repr(each) if "," in each else each for each in names]
+    listing = ", ".join(written) if len(names) <= MOST_NAMES else f"{', '.join(written[:3])} and {len(names) - 3} more"
     return f"did you mean {nearest[0]!r}? Known: {listing}" if nearest else f"known: {listing}"

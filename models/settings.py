@@ -25,16 +25,24 @@ def parse(kind: type[T], content: Any, where: str = "") -> T:
     rigl_compress.models.errors.InputError: unknown key 'lable': did you mean 'label'? Known: label, x
     """
     if not isinstance(content, Mapping):
-        raise InputError(f"{where or 'the top level'} is {content!r}, expected a table")
+        keys = ", ".join(sorted(field.name for field in fields(kind)))  # type: ignore[arg-type]
+        raise InputError(f"{where or 'the top level'} is {content!r}, expected a table: give one of its keys, {keys}")
     hints = get_type_hints(kind)
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     for key in content:
         if key not in known:
-            raise InputError(f"unknown key {join(where, key)!r}: {did_you_mean(key, known)}")
+            raise InputError(f"unknown key {join(where, key)!r}: {_where_else(key, hints) or did_you_mean(key, known)}")
     for name, field in known.items():
         if name not in content and field.default is MISSING and field.default_factory is MISSING:
             raise InputError(f"key {join(where, name)!r} is missing")
     return kind(**{key: convert(hints[key], value, join(where, key)) for key, value in content.items()})
+
+
+def _where_else(key: str, hints: Mapping[str, Any]) -> str:
+    """Name the tables that have a key of this name, if any."""
+    tables = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    found = [f"{name}.{key}" for name, hint in tables.items() if key in {field.name for field in fields(hint)}]
+    return f"write {' or '.join(found)}" if found else ""
 
 
 def join(where: str, key: str) -> str:

@@ -125,6 +125,8 @@ class Run:
         run = cls(Path(path))
         if not run.path.exists():
             raise InputError(f"{path} does not exist: give a run folder, which `rigl-compress train` makes")
+        if run.path.is_file():
+            raise InputError(f"{path} is a file: give a run folder, which `rigl-compress train` makes")
         if not run.recipe_file.is_file():
             raise InputError(f"{path} is not a run folder (no recipe.toml in it): make one with `rigl-compress train`")
         return run

@@ -38,10 +38,15 @@ def browse(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProces
 
 def width_of(page: Path, window: int, profile: Path) -> float:
     """How wide a page is in a window of so many pixels: more than these if anything sticks out."""
+    return window * measure(page, window, profile, "[document.documentElement.scrollWidth/innerWidth]")[0]
+
+
+def measure(page: Path, window: int, profile: Path, numbers: str) -> list[float]:
+    """The numbers that an expression of JavaScript gives of a page in a window of so many pixels."""
     copy = profile.with_suffix(".html")
-    script = "<script>document.title='width '+document.documentElement.scrollWidth/innerWidth</script></body>"
+    script = f"<script>document.title='found '+({numbers}).join(' ')</script></body>"
     copy.write_text(page.read_text(encoding="utf-8").replace("</body>", script), encoding="utf-8")
     done = browse(copy, profile, f"--window-size={window},900", "--dump-dom")
-    title = re.search(r"<title>width ([\d.]+)</title>", done.stdout)
+    title = re.search(r"<title>found ([-\d. ]+)</title>", done.stdout)
     assert title, done.stderr[-2000:]
-    return window * float(title[1])
+    return [float(each) for each in title[1].split()]

@@ -148,6 +148,35 @@ def test_compare_says_how_to_name_another_network(option: str, cure: str, cli: C
     assert f"write {cure}" in complaint(cli("compare", "--recipe", "mnist-structured", option, "x"))
 
 
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (["train", "mnist-rigl"], "name a recipe with --recipe NAME"),
+        (["train", "--recipe", "mnist-demo", "--set", "train.epochs", "3"], "a change of it with --set KEY=VALUE"),
+        (["train", "--recipe", "mnist-demo", "--epochs", "3"], "write --set train.epochs=N"),
+        (["sweep", "--recipe", "mnist-demo", "--lr", "0.1"], "write --set learning_rate.peak=RATE"),
+        (["train", "--recipe", "mnist-demo", "--set", "epochs=3"], "unknown key 'epochs': write train.epochs"),
+        (["train", "--recipe", "mnist-demo", "--set", "weights=a"], "write init.weights"),
+        (["train", "--recipe", "mnist-demo", "--set", "sparsity=0.9"], "give one of its keys, begin, budget"),
+        (["prune", "--run", "runs/a"], "rigl-compress prune DIR"),
+        (
+            ["compare", "--recipe", "mnist-structured", "--only", "RIGL"],
+            "did you mean 'RigL'? Known: Dense, 'De",
+        ),
+        (["flops"], "give a recipe: --recipe NAME or --recipe FILE (see `rigl-compress list`)\n"),
+    ],
+)
+def test_a_slip_is_answered_with_what_to_write(words: list[str], cure: str, cli: Cli) -> None:
+    assert cure in complaint(cli(*words))
+
+
+def test_an_array_file_that_is_none(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_text("import os")
+    said = complaint(cli("bench", tmp_path / "a.onnx", "--input", tmp_path / "a.npz"))
+    assert "is not an .npz file of arrays: write one with numpy.savez" in said
+    assert "pickle" not in said
+
+
 def test_a_recipe_for_another_network_names_few_of_its_layers(cli: Cli, tmp_path: Path) -> None:
     words = ["--run", tmp_path / "run", "--model", "resnet-50", "--dry-run"]
     said = complaint(cli("train", "--recipe", "mnist-rigl", *words))

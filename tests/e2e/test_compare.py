@@ -10,7 +10,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import tiny
-from browser import width_of
+from browser import measure, width_of
 from tiny import Cli, Spoken, snapshot, untouched
 
 from rigl_compress.pipeline.bench.timing import TimingPlan
@@ -128,6 +128,10 @@ def test_the_page_in_a_browser(compare: Compare, tmp_path: Path) -> None:
     for window in (1300, 420):
         page = tmp_path / "out" / "comparison.html"
         assert width_of(page, window, tmp_path / f"profile-{window}") <= window
+    pictures = "[...document.images].map(each=>each.clientWidth/each.naturalWidth)"
+    shown = measure(tmp_path / "out" / "comparison.html", 1300, tmp_path / "profile", pictures)
+    assert shown
+    assert min(shown) > 0.65, "the numbers at the axes can be read"
 
 
 def check_figures(run: Run, figures: dict[str, Any]) -> None:

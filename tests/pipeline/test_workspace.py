@@ -115,7 +115,7 @@ def test_force_never_deletes_other_files_beside_a_run(run: Run) -> None:
 @pytest.mark.parametrize("place", [".", "none", "file"])
 def test_what_is_not_a_run_is_not_opened(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("")
-    found = "none does not exist" if place == "none" else "is not a run folder"
+    found = {"none": "none does not exist", "file": "file is a file", ".": "is not a run folder"}[place]
     with pytest.raises(InputError, match=rf"{found}.*`rigl-compress train`"):
         Run.open(tmp_path / place)
 
