@@ -103,10 +103,20 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json_text(content, indent=2) + "\n")
 
 
+def _number(digits: str) -> int:
+    if len(digits) > 20:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file; a missing or damaged one is an error of one sentence."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), parse_int=_number, parse_constant=_no_number)
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {path}: {error}; restore the file or start the run again") from None
 
