@@ -75,8 +75,8 @@ def convert(hint: Any, value: Any, where: str) -> Any:
 
 
 def _scalar(hint: type, value: Any, where: str) -> Any:
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise InputError(f"{where} is a number of {value.bit_length()} bits, expected at most 63")
+    if isinstance(value, int) and abs(value) >= 2**64:
+        raise InputError(f"{where} is a number of {value.bit_length()} bits, expected at most 64")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):

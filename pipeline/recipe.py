@@ -90,6 +90,7 @@ class Recipe:
     start: StartConfig | None = None
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
 
@@ -102,6 +103,18 @@ class Recipe:
     def to_toml(self) -> str:
         """Write the recipe out in full, defaults included."""
         return tomli_w.dumps(plain(self))
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that would be a path: folders of runs are called after it.
+
+    >>> check_name("mnist-rigl")
+    >>> check_name("../elsewhere")
+    Traceback (most recent call last):
+    rigl_compress.models.errors.InputError: name is '../elsewhere', expected one without slashes that a folder can have
+    """
+    if not name.strip(". ") or any(each in "/\\:" or not each.isprintable() for each in name):
+        raise InputError(f"name is {name!r}, expected one without slashes that a folder can have")
 
 
 def parse_recipe(text: str, where: str, overrides: Iterable[str] = ()) -> Recipe:

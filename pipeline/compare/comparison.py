@@ -12,7 +12,7 @@ from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.settings import parse
 from rigl_compress.models.trust import from_file
 from rigl_compress.pipeline.paper.structured import PRINTED
-from rigl_compress.pipeline.recipe import load_recipe, shipped_files, shipped_recipes
+from rigl_compress.pipeline.recipe import check_name, load_recipe, shipped_files, shipped_recipes
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Comparison:
     seeds: int = 1
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         if self.seeds < 1:
             raise InputError(f"seeds is {self.seeds}, expected 1 or more")
         if not self.row:

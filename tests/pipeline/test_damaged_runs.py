@@ -18,7 +18,8 @@ from rigl_compress.models.prune_plan import PrunePlan
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
 from rigl_compress.pipeline.bench.report import CompressionReport
-from rigl_compress.pipeline.inspect import inspection
+from rigl_compress.pipeline.inspect import inspection, pixel_map
+from rigl_compress.pipeline.landscape import LandscapeConfig, landscape
 from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.stages import Stage, up_to_date
 from rigl_compress.pipeline.train.stage import Circumstances, train
@@ -214,6 +215,40 @@ def test_a_recipe_of_another_kind(run: Run, text: str) -> None:
     with pytest.raises(InputError, match=r"recipe\.toml") as caught:
         run.recipe()
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["../out", "/abs", "..", "", " ", "a\\b", "C:x", "a\nb"])
+def test_a_recipe_does_not_say_where_its_run_goes(name: str) -> None:
+    """Without --run the folder is called after the recipe."""
+    with pytest.raises(InputError, match="expected one without slashes"):
+        tiny.recipe(f"name={json.dumps(name)}")
+
+
+def test_topologies_of_another_network(run: Run) -> None:
+    Topology.full({"fc1.weight": (2, 2)}).save(run.topology_file("begin"))
+    with pytest.raises(InputError, match="has topologies of different networks"):
+        inspection(run)
+
+
+@pytest.mark.parametrize("pixels", [torch.tensor([0, 784]), torch.tensor([-1, 0]), torch.tensor([0.0, 1.0])])
+def test_pixels_that_an_image_does_not_have(run: Run, pixels: torch.Tensor) -> None:
+    model = run.model()
+    name = next(iter(model.topology))
+    small = Topology.full({name: (3, 2)})
+    weights = {name: torch.ones(3, 2), f"{name.removesuffix('.weight')}.index": pixels}
+    odd = SparseModel(model.spec, weights, small)
+    with pytest.raises(InputError, match="picks pixels that an image of 28 × 28 does not have"):
+        pixel_map(odd, small)
+
+
+def test_a_landscape_between_networks_that_only_say_they_are_alike(run: Run, whole: Run, data_dir: Path) -> None:
+    change(run, "model", lambda t, c: (t.pop("mask:fc3.weight"), c["masks"].pop()))
+    config = LandscapeConfig(("linear",), points=2, samples=20)
+    with pytest.raises(InputError, match="has connections in other layers than"):
+        landscape(whole, run, config, Circumstances("cpu", data_dir), lambda *_: None)
+    change(run, "model", lambda t, c: t.pop("weight:fc3.bias"))
+    with pytest.raises(InputError, match="another model's weights"):
+        landscape(whole, run, config, Circumstances("cpu", data_dir), lambda *_: None)
 
 
 @pytest.mark.slow
