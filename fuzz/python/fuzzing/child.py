@@ -30,7 +30,8 @@ class Work:
     seconds: float
     seed: int
     guided: bool
-    corpora: tuple[Path, ...]  # new inputs are added to the first
+    seeds: tuple[Path, ...]
+    new: Path  # the folder for inputs that reach something new
 
 
 class Trial:
@@ -126,8 +127,9 @@ def _guided_loop(task: Work, trial: Trial) -> None:
         f"-artifact_prefix={tempfile.gettempdir()}/",
         "-len_control=0",
     ]
-    folders = [str(folder) for folder in task.corpora if folder.is_dir()]
-    arguments = [task.reader.name, *options, *signals, *folders]
+    listed = task.new.with_suffix(".seeds")
+    listed.write_text(",".join(map(str, task.seeds)))
+    arguments = [task.reader.name, *options, *signals, f"-seed_inputs=@{listed}", str(task.new)]
     atheris.Setup(arguments, trial.one_input, custom_mutator=trial.mutate)
     atheris.Fuzz()
 
@@ -135,7 +137,7 @@ def _guided_loop(task: Work, trial: Trial) -> None:
 def _plain_loop(task: Work, trial: Trial) -> None:
     """Mutate the corpus at random, a few times each: what can be done without knowing what an input reached."""
     rng = Random(task.seed)
-    seeds = [file.read_bytes() for folder in task.corpora if folder.is_dir() for file in sorted(folder.iterdir())]
+    seeds = [file.read_bytes() for file in task.seeds]
     for data in seeds:
         trial.one_input(data)
     while True:

@@ -101,12 +101,14 @@ class Driver:
         return found if self._left(found) > 0 else None
 
     def _start(self, reader: Reader) -> Child:
-        own = self.state.corpus(reader.name)
         self._begun += 1
         seconds = min(self.deadline - time.monotonic(), self._slice_seconds())
         inputs = min(SLICE, self._left(reader))
         seed = self.seed * 1_000_003 + self.state.children + self._begun
-        task = Work(reader, inputs, seconds, seed, self.guided, (own, self.corpus / reader.corpus))
+        committed = self.corpus / reader.corpus
+        seeds = [*(sorted(committed.iterdir()) if committed.is_dir() else ()), *self.state.some(reader.name, seed)]
+        new = self.state.fresh_folder(reader.name, self._begun)
+        task = Work(reader, inputs, seconds, seed, self.guided, tuple(seeds), new)
         journal, log = Journal(), self.state.folder / f"{reader.name}.log"
         pid = os.fork()
         if not pid:
@@ -133,6 +135,7 @@ class Driver:
             totals.slowest = max(totals.slowest, SLOW)
         if os.WIFSIGNALED(status) or os.WEXITSTATUS(status):
             self._died(child, status, totals)
+        self.state.collect(name, child.task.new)
         self.state.add(name, totals, child.log)
 
     def _died(self, child: Child, status: int, totals: Totals) -> None:

@@ -2,13 +2,16 @@
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from fuzzing.journal import Totals
 
+BEGIN, KEPT = 60, 2000  # inputs that a child begins with, and that are kept of a reader
 _COVERAGE = re.compile(rb"cov: (\d+)")
 
 
@@ -37,6 +40,29 @@ class State:
         folder = self.folder / "corpus" / reader
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def some(self, reader: str, seed: int) -> list[Path]:
+        """Draw some of these inputs: to begin with all of them would take a child longer than its work."""
+        known = sorted(self.corpus(reader).iterdir())
+        return Random(seed).sample(known, min(BEGIN, len(known)))
+
+    def fresh_folder(self, reader: str, number: int) -> Path:
+        """Give an empty folder for what a child will find."""
+        folder = self.folder / "new" / f"{reader}-{number}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def collect(self, reader: str, folder: Path) -> None:
+        """Move what a child found to the others; of too many some are dropped."""
+        known = self.corpus(reader)
+        for file in folder.iterdir():
+            file.replace(known / file.name)
+        shutil.rmtree(folder)
+        folder.with_suffix(".seeds").unlink(missing_ok=True)
+        files = sorted(known.iterdir())
+        for file in Random(self.children).sample(files, max(0, len(files) - KEPT)):
+            file.unlink()
 
     def mutated(self, reader: str) -> int:
         """Give the number of mutated inputs so far."""
