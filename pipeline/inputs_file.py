@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import IO, Any
-from zipfile import BadZipFile, ZipFile, ZipInfo
+from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 from numpy.lib import format as npy
@@ -23,10 +23,11 @@ def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
     try:
         with ZipFile(path) as packed:
             _check_sizes(packed)
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             found = {name: archive[name] for name in archive.files}
-    except (OSError, EOFError, ValueError, AttributeError, TypeError, BadZipFile, NotImplementedError) as error:
-        raise InputError(f"{path} is not an .npz file of arrays ({error}): write one with numpy.savez") from None
+    except Exception as error:  # of a damaged archive numpy and zipfile raise a dozen kinds
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} is not an .npz file of arrays ({reason}): write one with numpy.savez") from None
     if not found:
         raise InputError(f"{path} is empty: save the inputs by their names with numpy.savez")
     return found

@@ -47,6 +47,8 @@ def test_arrays_of_every_kind(tmp_path: Path) -> None:
         (header("(1,)", "|O") + b"cos\nsystem\n", "holds Python objects"),
         (header("(1, 'a')"), "shape is not valid"),
         (b"\x93NUMPY\x09\x00", "is of version"),
+        (header("(1,)").replace(b"'fortran_order'", b"(fortran_order)"), "is not an"),  # what breaks off in a bracket
+        (header("(1, ("), "is not an"),
         (b"text", "magic string"),
         (b"", "magic string"),
     ],
@@ -66,6 +68,14 @@ def test_a_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04"])
 def test_no_archive(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(InputError, match=r"is not an \.npz file of arrays"):
+        read_inputs(tmp_path / "a.npz")
+
+
+def test_an_encrypted_member(tmp_path: Path) -> None:
+    content = bytearray(written(tmp_path / "a.npz", x=header("(0,)")).read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 0x41  # strong encryption, which zipfile does not know
     (tmp_path / "a.npz").write_bytes(content)
     with pytest.raises(InputError, match=r"is not an \.npz file of arrays"):
         read_inputs(tmp_path / "a.npz")
