@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The kernels under the sanitizers: operators that several threads call at once under the one for threads, then the kernel
-# tests and $RANDOM_RUNS runs of random layers under those for addresses and undefined behaviour. Nothing is installed: the library stands in a folder of its
-# own, and the tests find it through RIGL_COMPRESS_LIBRARY.
+# tests and $RANDOM_RUNS runs of random layers under those for addresses and undefined behaviour. Nothing is installed:
+# the library stands in a folder of its own, and the tests find it through RIGL_COMPRESS_LIBRARY.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
