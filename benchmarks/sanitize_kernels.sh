@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The kernels under the sanitizers: operators that several threads call at once under the one for threads, then the kernel
-# tests under those for addresses and undefined behaviour. Nothing is installed: the library stands in a folder of its
-# own, and the tests find it through RIGL_COMPRESS_LIBRARY.
+# tests and $RANDOM_RUNS runs of random layers under those for addresses and undefined behaviour. Nothing is installed:
+# the library stands in a folder of its own, and the tests find it through RIGL_COMPRESS_LIBRARY.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -20,4 +20,6 @@ export RIGL_COMPRESS_LIBRARY="$folder/native/rigl_kernels.so" ASAN_OPTIONS=detec
 preload="$(c++ -print-file-name=libasan.so) $(c++ -print-file-name=libubsan.so)"
 # Tests skip where the library does not load: say so instead.
 LD_PRELOAD="$preload" "$python" -c "import rigl_compress; rigl_compress.kernels_library()"
-LD_PRELOAD="$preload" "$python" -m pytest tests/runtime/test_kernels.py tests/runtime/test_packed_fuzz.py -q -p no:randomly "$@"
+LD_PRELOAD="$preload" "$python" fuzz/layers/run.py --runs "${RANDOM_RUNS:-2000}"
+LD_PRELOAD="$preload" "$python" -m pytest tests/runtime/test_kernels.py tests/runtime/test_extreme_windows.py \
+  tests/runtime/test_packed_fuzz.py -q -p no:randomly "$@"

@@ -51,7 +51,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!wrong.empty()) return 0;
   check_matrix(matrix);
   if (matrix.columns > 200000) return 0;  // so long an input is not made
-  for (std::uint32_t set = 0; set < 3; ++set) {
+  // Wide ones take long: one set of kernels is enough for them.
+  const std::uint32_t first = matrix.columns > 5000 ? matrix.rows % 3 : 0, end = matrix.columns > 5000 ? first + 1 : 3;
+  for (std::uint32_t set = first; set < end; ++set) {
     multiply(matrix, 1, kernels(set));
     multiply(matrix, 3, kernels(set));
   }

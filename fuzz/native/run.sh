@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run each harness for so many seconds: fuzz/native/run.sh SECONDS [HARNESS...]
 #
-# Begins with the seeds in corpus/ and keeps nothing but what is wrong: a crash, a wrong number, more than 10 seconds or
+# Begins with the seeds in corpus/ and keeps nothing but what is wrong: a crash, a wrong number, more than 30 seconds or
 # 3 GB for one input. Then it ends with an error, and the input lies in the folder that is printed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,7 +14,7 @@ folder=$(mktemp -d)
 status=0
 for harness in ${@:-$(cd "$here" && basename -s .cpp -a ./*_fuzzer.cpp)}; do
   mkdir -p "$folder/$harness" "$here/corpus/$harness"
-  if "$out/$harness" "$folder/$harness" "$here/corpus/$harness" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=3000 \
+  if "$out/$harness" "$folder/$harness" "$here/corpus/$harness" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=3000 \
       -max_len=1024 -artifact_prefix="$folder/$harness-" -print_final_stats=1 > "$folder/$harness.log" 2>&1; then
     echo "$harness: $(grep -a number_of_executed_units "$folder/$harness.log" | grep -o '[0-9]*$') inputs, nothing wrong"
   else
