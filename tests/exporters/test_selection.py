@@ -76,6 +76,8 @@ def test_zeros_take_no_more_bytes_than_a_selection(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(selection, "best_read", lambda reading: reading.kept)
     picked = rc.export_onnx(small, example, tmp_path / "picked.onnx", encoding="compact")
     assert "Gather" in operators(picked)
+    index = next(row for row in picked.tensors if row.name == "1.index")
+    assert (index.encoding, index.bytes < 2 * index.total) == ("steps", True)
     assert zeros.bytes <= picked.bytes
 
 
