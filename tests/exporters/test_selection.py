@@ -70,12 +70,14 @@ def test_a_perceptron_that_lost_pixels_reads_them_all(dead: list[int], encoding:
 
 
 def test_zeros_take_no_more_bytes_than_a_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index of 64 bits for each pixel that is read is more than what its zeros add to a sparse encoding."""
+    """The index of the pixels that are read is more than what zeros add to a sparse encoding."""
     small, example = perceptron(list(range(0, 740, 2))), torch.rand(1, 1, 28, 28)
     zeros = rc.export_onnx(small, example, tmp_path / "zeros.onnx", encoding="compact")
     monkeypatch.setattr(selection, "best_read", lambda reading: reading.kept)
     picked = rc.export_onnx(small, example, tmp_path / "picked.onnx", encoding="compact")
     assert "Gather" in operators(picked)
+    index = next(row for row in picked.tensors if row.name == "1.index")
+    assert (index.encoding, index.bytes < 2 * index.total) == ("steps", True)
     assert zeros.bytes <= picked.bytes
 
 
