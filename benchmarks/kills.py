@@ -1,6 +1,6 @@
 """Kill commands at random moments, call them again, and compare what comes out with an undisturbed run, bit by bit.
 
-    python benchmarks/kills.py [--kills 100] [--grid-kills 20] [--spawn] [--seed 0] [--markdown FILE]
+    python benchmarks/kills.py [--kills 100] [--grid-kills 20] [--only NAME] [--spawn] [--seed 0] [--markdown FILE]
 
 `train` is killed with SIGKILL and goes on with --resume; `sweep` and `compare`, which here also prunes, exports and
 benchmarks, get SIGKILL, SIGTERM or SIGINT, the first process alone, and are called again. No process may be left after
@@ -58,10 +58,11 @@ class Target:
 @click.command(help=__doc__, context_settings={"max_content_width": 120})
 @click.option("--kills", default=100, show_default=True, help="Kills of train.")
 @click.option("--grid-kills", default=20, show_default=True, help="Kills of sweep, and of compare.")
+@click.option("--only", multiple=True, type=click.Choice(["train", "sweep", "compare"]), help="Only this command.")
 @click.option("--spawn", is_flag=True, help="Start workers as users do, not by a fork.")
 @click.option("--seed", default=0, show_default=True, help="Of the moments.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Also write the table into this file.")
-def main(kills: int, grid_kills: int, spawn: bool, seed: int, markdown: Path | None) -> None:
+def main(kills: int, grid_kills: int, only: tuple[str, ...], spawn: bool, seed: int, markdown: Path | None) -> None:
     begin = perf_counter()
     dice, notes = random.Random(seed), list[str]()
     with workshop() as shop:
@@ -69,6 +70,7 @@ def main(kills: int, grid_kills: int, spawn: bool, seed: int, markdown: Path | N
         rows = {
             target.name: _killed(target, shop.root, number, dice, notes)
             for target, number in zip(_targets(shop), (kills, grid_kills, grid_kills), strict=True)
+            if not only or target.name in only
         }
     text = _report(rows, notes, perf_counter() - begin)
     click.echo(text)
@@ -129,6 +131,8 @@ def _killed(target: Target, root: Path, kills: int, dice: random.Random, notes: 
         if differing or left or half or ended.left or after.left:
             said = " ".join(after.said.split())[-300:] if after.code else ""
             notes.append(f"{target.name}, {moment:.2f} s, exit {ended.code}: {differing[:3]} {left} {half} {said}")
+            click.echo(notes[-1], err=True)
+    click.echo(f"{target.name}: {dict(row)}", err=True)
     return row
 
 
