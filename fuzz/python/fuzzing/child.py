@@ -23,11 +23,12 @@ LONGEST = 1 << 18  # of an input, in bytes
 
 @dataclass(frozen=True)
 class Work:
-    """What a child is to do: so many inputs of a reader, for so many seconds at most."""
+    """What a child is to do: so many inputs of a reader, for so many seconds after its seeds, and not after `end`."""
 
     reader: Reader
     inputs: int
     seconds: float
+    end: float  # of time.monotonic(), which a fork shares
     seed: int
     guided: bool
     seeds: tuple[Path, ...]
@@ -40,7 +41,7 @@ class Trial:
     def __init__(self, work: Work, journal: Journal, shelf: Shelf) -> None:
         self._work, self._journal, self._shelf = work, journal, shelf
         self._totals, self._mutated = Totals(), False
-        self._deadline = time.monotonic() + work.seconds
+        self._deadline = work.end
         self._folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_fast_folder()))
 
     def mutate(self, data: bytes, most: int, seed: int) -> bytes:
@@ -52,6 +53,8 @@ class Trial:
     def one_input(self, data: bytes) -> None:
         """Try an input in an empty folder."""
         began = _computed()
+        if self._mutated and not self._totals.mutated:  # seeds are tried before, as many as there are
+            self._deadline = min(time.monotonic() + self._work.seconds, self._work.end)
         self._totals.mutated += self._mutated
         self._mutated = False
         self._journal.begin(self._totals, data)

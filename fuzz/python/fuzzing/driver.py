@@ -102,13 +102,12 @@ class Driver:
 
     def _start(self, reader: Reader) -> Child:
         self._begun += 1
-        seconds = min(self.deadline - time.monotonic(), self._slice_seconds())
         inputs = min(SLICE, self._left(reader))
         seed = self.seed * 1_000_003 + self.state.children + self._begun
         committed = self.corpus / reader.corpus
         seeds = [*(sorted(committed.iterdir()) if committed.is_dir() else ()), *self.state.some(reader.name, seed)]
         new = self.state.fresh_folder(reader.name, self._begun)
-        task = Work(reader, inputs, seconds, seed, self.guided, tuple(seeds), new)
+        task = Work(reader, inputs, self._slice_seconds(), self.deadline, seed, self.guided, tuple(seeds), new)
         journal, log = Journal(), self.state.folder / f"{reader.name}.log"
         pid = os.fork()
         if not pid:
