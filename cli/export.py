@@ -30,6 +30,7 @@ from rigl_compress.cli import _options as options
 @click.option("--inputs", type=click.Path(path_type=Path), help="An .npz file of inputs to compare outputs with.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.dry_run
+@options.trust_code
 @options.as_json
 def command(
     source: Path,

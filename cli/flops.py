@@ -13,6 +13,7 @@ from rigl_compress.cli import _options as options
 @options.overrides
 @click.option("--convention", default="multiply-add", show_default=True, help="How inference FLOPs are counted.")
 @click.option("--paper", is_flag=True, help="Compare with the FLOPs printed in the paper's ImageNet tables instead.")
+@options.trust_code
 @options.as_json
 def command(
     recipe: str | None, model: str | None, overrides: tuple[str, ...], convention: str, paper: bool, as_json: bool

@@ -10,6 +10,7 @@ from rigl_compress.cli import _options as options
 @click.command()
 @click.argument("source", metavar="RUN|FILE", type=click.Path(path_type=Path))
 @click.option("--png", type=click.Path(path_type=Path), help="Also draw the maps and the error into this PNG file.")
+@options.trust_code
 @options.as_json
 def command(source: Path, png: Path | None, as_json: bool) -> None:
     """Look into a run (its result, its layers, its connections per input pixel) or an ONNX file (its tensors).

@@ -18,6 +18,7 @@ from rigl_compress.cli import _options as options
 @click.option("--png", type=click.Path(path_type=Path), help="Also draw the curves into this PNG file.")
 @options.data_dir
 @options.device
+@options.trust_code
 @options.as_json
 def command(
     first: Path,
@@ -50,13 +51,13 @@ def command(
     from rigl_compress.pipeline.train.stage import Circumstances
     from rigl_compress.pipeline.workspace import Run
 
-    ends = Run.open(first), Run.open(second)
+    runs = Run.open(first), Run.open(second)
     if first.resolve() == second.resolve():
         raise click.UsageError(f"{first} and {second} are the same run: there is nothing between them")
     config = LandscapeConfig(tuple(curves) or tuple(CURVES), points, steps, rate, samples=samples)
     with _render.running("landscape") as (_, watch):
         here = Circumstances(device, data_dir, say=_render.note)
-        found = landscape(*ends, config, here, watch)
+        found = landscape(*runs, config, here, watch)
     if png:
         landscape_picture(found, png, names_apart(first, second))
     if as_json:

@@ -10,6 +10,7 @@ from rigl_compress.cli import _options as options
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @options.dry_run
+@options.trust_code
 @options.as_json
 def command(run: Path, dry_run: bool, as_json: bool) -> None:
     """Remove the dead neurons of a trained network; its outputs stay the same.

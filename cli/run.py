@@ -26,6 +26,7 @@ STATES = {True: "up to date", False: "to be done"}
 @options.device
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all to train, 1 to bench]")
 @options.dry_run
+@options.trust_code
 @options.as_json
 def command(
     recipe: str | None,
@@ -58,7 +59,7 @@ def command(
     from rigl_compress.cli import _render
     from rigl_compress.pipeline.bench.stage import BenchConfig
     from rigl_compress.pipeline.recipe import load_recipe
-    from rigl_compress.pipeline.run import RunConfig, bench_report, plan, run
+    from rigl_compress.pipeline.run import RunConfig, bench_report, default_backends, plan, run
     from rigl_compress.pipeline.train.check import check_recipe
     from rigl_compress.pipeline.train.stage import Circumstances
     from rigl_compress.pipeline.workspace import Run
@@ -71,7 +72,7 @@ def command(
     if threads:
         torch.set_num_threads(threads)
     folder = path or Path("runs") / loaded.name
-    measured = BenchConfig(backends or ("onnxruntime",), batches, (threads or 1,), profile=profile)
+    measured = BenchConfig(backends or default_backends(), batches, (threads or 1,), profile=profile)
     with _render.running(f"{loaded.name}, seed {loaded.seed}") as (listener, benching):
         here = Circumstances(device, data_dir, listener, _render.note)
         config = RunConfig(loaded, folder, values, measured, here, benching)
@@ -87,5 +88,6 @@ def command(
         return
     report = bench_report(done)
     _render.json_result(report.to_json()) if as_json else _render.benched(report)
+    _render.bench_warnings(report)
     if not as_json and not last:
         _render.text("", f"report: {done.page_file}", f"smallest model: {done.export_file('compact')}")

@@ -25,6 +25,7 @@ from rigl_compress.cli import _options as options
 @options.data_dir
 @options.device
 @options.dry_run
+@options.trust_code
 @options.as_json
 def command(
     recipe: str | None,

@@ -20,6 +20,7 @@ from rigl_compress.cli import _options as options
 @options.device
 @options.threads
 @options.dry_run
+@options.trust_code
 @options.as_json
 def command(
     recipe: str | None,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
-from rigl_compress.exporters.restore import ancestors, decoded, dense_of
-from rigl_compress.exporters.sparsify import metadata_of
+from rigl_compress.exporters.pattern import names_of
+from rigl_compress.exporters.restore import Rebuilt, rebuilt_tensors
+from rigl_compress.exporters.tensors import array_of, dense_of
 
 Array = NDArray[Any]
 
@@ -39,33 +39,23 @@ class TensorRow:
 
 def rows_of(model: onnx.ModelProto) -> tuple[TensorRow, ...]:
     """Give what stands in a file for each tensor of the main graph, the largest number of places first."""
-    rows = [*_rebuilt(model), *_stored(model)]
+    found, _ = rebuilt_tensors(model)
+    parts = {name for each in found.values() for name in names_of(each.encoded)}
+    rows = [*(_row(name, each) for name, each in found.items()), *_stored(model, parts)]
     return tuple(sorted(rows, key=lambda row: -row.total))
 
 
-def _rebuilt(model: onnx.ModelProto) -> Iterator[TensorRow]:
-    """Tensors that operators rebuild."""
-    for name, label in metadata_of(model).get("tensors", {}).items():
-        array = decoded(model, name, label)
-        size = _bytes(model.graph, ancestors(model.graph, name))
-        yield TensorRow(name, tuple(array.shape), count_nonzeros(array), label, size)
+def _row(name: str, found: Rebuilt) -> TensorRow:
+    return TensorRow(name, found.array.shape, count_nonzeros(found.array), found.label, found.encoded.nbytes)
 
 
-def _bytes(graph: onnx.GraphProto, names: set[str]) -> int:
-    parts: list[Any] = [part for part in (*graph.initializer, *graph.value_info) if part.name in names]
-    parts += [sparse for sparse in graph.sparse_initializer if sparse.values.name in names]
-    parts += [node for node in graph.node if names & set(node.output)]
-    return sum(part.ByteSize() for part in parts)
-
-
-def _stored(model: onnx.ModelProto) -> Iterator[TensorRow]:
-    """Tensors that stand in the file as they are, or as sparse initializers."""
-    labels = metadata_of(model).get("tensors", {})
-    parts = {each for name in labels for each in ancestors(model.graph, name)}
+def _stored(model: onnx.ModelProto, parts: set[str]) -> Iterator[TensorRow]:
+    """Tensors that stand in the file as they are, or as sparse initializers, and are no parts of others."""
     for tensor in model.graph.initializer:
         if tensor.name not in parts:
-            nonzeros = count_nonzeros(numpy_helper.to_array(tensor))
-            yield TensorRow(tensor.name, tuple(tensor.dims), nonzeros, "dense", tensor.ByteSize())
+            yield TensorRow(
+                tensor.name, tuple(tensor.dims), count_nonzeros(array_of(tensor)), "dense", tensor.ByteSize()
+            )
     for sparse in model.graph.sparse_initializer:
         if sparse.values.name not in parts:
             nonzeros = count_nonzeros(dense_of(sparse))

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from rigl_compress.exporters.contents import count_nonzeros
 from rigl_compress.exporters.executed import Executed, constants, executed_nodes, graphs_of
 from rigl_compress.exporters.products import Product, products
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sizes import layer_bytes
+from rigl_compress.exporters.tensors import array_of
 from rigl_compress.exporters.verify import open_session, run_session
 
 Array = NDArray[Any]
@@ -80,7 +81,7 @@ def graph_costs(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> GraphCos
 
     >>> nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
     >>> ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, s]) for n, s in (("x", 4), ("y", 2))]
-    >>> weight = numpy_helper.from_array(np.eye(2, 4, dtype=np.float32), "w")
+    >>> weight = onnx.numpy_helper.from_array(np.eye(2, 4, dtype=np.float32), "w")
     >>> graph = helper.make_graph(nodes, "one layer", ends[:1], ends[1:], [weight])
     >>> model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     >>> costs = graph_costs(model, {"x": np.zeros((1, 4), np.float32)})
@@ -105,9 +106,9 @@ def node_costs(executed: Executed, arrays: Mapping[str, Array]) -> list[NodeCost
 def stored_arrays(model: onnx.ModelProto) -> Iterator[tuple[str, Array]]:
     """Give the tensors that stand in a plain model, in all its graphs, by name."""
     for graph in graphs_of(model.graph):
-        yield from ((tensor.name, numpy_helper.to_array(tensor)) for tensor in graph.initializer)
+        yield from ((tensor.name, array_of(tensor)) for tensor in graph.initializer)
         for node in graph.node:
-            yield from ((name, numpy_helper.to_array(tensor)) for name, tensor in constants(node))
+            yield from ((name, array_of(tensor)) for name, tensor in constants(node))
 
 
 def holdings(arrays: Sequence[Array]) -> GraphCosts:

@@ -58,12 +58,16 @@ Parts = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Encoding:
-    """A way to store a tensor: `encode(name, array)`, and `decode(parts, shape)` that gives back every bit."""
+    """A way to store a tensor: `encode(name, array)`, and `decode(parts, shape)` that gives back every bit.
+
+    `parts` are the names within the tensor's own of what is stored: "" is the tensor itself, `shape` its shape.
+    """
 
     name: str
     encode: Callable[[str, Array], Encoded]
     decode: Callable[[Parts, tuple[int, ...]], Array]
     about: str
+    parts: tuple[str, ...]
 
 
 def nonzero_bits(array: Array) -> NDArray[np.bool_]:
@@ -235,22 +239,15 @@ def decode_bitmask(parts: Parts, shape: tuple[int, ...]) -> Array:
 
 ENCODINGS: Registry[Encoding] = Registry("encoding")
 for _encoding in (
-    Encoding("dense", encode_dense, decode_dense, "every weight"),
-    Encoding("sparse", encode_sparse, decode_sparse, "ONNX sparse initializers: 12 bytes a non-zero"),
-    Encoding("bitmask", encode_bitmask, decode_bitmask, "a bit a place and the non-zeros: the paper's convention"),
-    Encoding("gap8", encode_gap8, decode_gap8, "a byte to the next non-zero: 5 bytes a non-zero"),
+    Encoding("dense", encode_dense, decode_dense, "every weight", ("",)),
+    Encoding("sparse", encode_sparse, decode_sparse, "ONNX sparse initializers: 12 bytes a non-zero", ("", "indices")),
+    Encoding(
+        *("bitmask", encode_bitmask, decode_bitmask, "a bit a place and the non-zeros: the paper's convention"),
+        ("bits", "values", "shape"),
+    ),
+    Encoding(
+        *("gap8", encode_gap8, decode_gap8, "a byte to the next non-zero: 5 bytes a non-zero"),
+        ("gaps", "values", "shape"),
+    ),
 ):
     ENCODINGS.register(_encoding.name, _encoding)
-
-
-def smallest(name: str, array: Array) -> tuple[str, Encoded]:
-    """Give the encoding that takes the fewest bytes, and what it gives.
-
-    >>> array = np.zeros((100, 100), dtype=np.float32)
-    >>> array[:, :5] = 1
-    >>> smallest("w", array)[0], smallest("w", np.ones((10, 10), dtype=np.float32))[0]
-    ('gap8', 'dense')
-    """
-    tried = {encoding.name: encoding.encode(name, array) for encoding in ENCODINGS.values()}
-    best = min(tried, key=lambda each: tried[each].nbytes)
-    return best, tried[best]

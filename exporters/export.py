@@ -10,12 +10,16 @@ import onnx
 from torch import nn
 
 from rigl_compress.exporters import verify
+from rigl_compress.exporters.blocks import fill_blocks
 from rigl_compress.exporters.contents import TensorRow, rows_of
 from rigl_compress.exporters.graph import OPSET, Example, as_inputs, bake, export_graph
+from rigl_compress.exporters.inner import lift_inner
 from rigl_compress.exporters.onnx_file import LARGEST_FILE, load_model, opset_of, sha256_of
 from rigl_compress.exporters.restore import restore
+from rigl_compress.exporters.selection import PRUNED_SHAPES, read_cheaply
 from rigl_compress.exporters.sparsify import (
     CHOICES,
+    COMPACT,
     clear_negative_zeros,
     lift_constants,
     metadata_of,
@@ -26,6 +30,7 @@ from rigl_compress.exporters.trials import Inputs, Trial, named_inputs, random_t
 from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.artifacts import FORMAT, atomic_path
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.resize import cut_weights
 
 
 @dataclass(frozen=True)
@@ -69,14 +74,10 @@ class Layout:
         _ = CHOICES[self.encoding], VALUES[self.values]
 
     def metadata(self) -> dict[str, Any]:
-        """Give what is written into the file."""
-        return {
-            "format": FORMAT,
-            "version": version("rigl-compress"),
-            "encoding": self.encoding,
-            "values": self.values,
-            **self.facts,
-        }
+        """Give what is written into the file; of `compact`, the tensors say how each is encoded."""
+        encoding = {} if self.encoding == COMPACT else {"encoding": self.encoding}
+        about = {"format": FORMAT, "version": version("rigl-compress"), **encoding, "values": self.values}
+        return {**about, **self.facts}
 
 
 def export_onnx(
@@ -103,15 +104,20 @@ def export_onnx(
     >>> exported.tensors[0].encoding, exported.bytes < 7000
     ('gap8', True)
     """
-    shapes = {name: list(each.shape) for name, each in named_inputs(as_inputs(example_input)).items()}
-    layout = Layout(encoding, values, {**(facts or {}), "inputs": shapes})
+    inputs = as_inputs(example_input)
+    shapes = {name: list(each.shape) for name, each in named_inputs(inputs).items()}
     target = check_target(Path(path), overwrite=overwrite)
-    plain = export_graph(model, example_input, fold_batch_norm=fold_batch_norm, opset=opset)
-    baked = bake(model)
-    verify.check_source_zeros(plain, {name: tensor.numpy() for name, tensor in baked.state_dict().items()})
+    baked, fast = bake(model), bake(model)
+    before = read_cheaply(fast, inputs)
+    plain = export_graph(fast, example_input, fold_batch_norm=fold_batch_norm, opset=opset)
+    verify.check_source_zeros(plain, {name: tensor.numpy() for name, tensor in fast.state_dict().items()})
     lift_constants(plain)
+    lift_inner(plain)
     clear_negative_zeros(plain)
-    return write_checked(plain, target, layout, torch_trial(baked, as_inputs(example_input)))
+    before = fill_blocks(plain, cut_weights(fast)) | before
+    known = {**(facts or {}), "inputs": shapes, **({PRUNED_SHAPES: before} if before else {})}
+    layout = Layout(encoding, values, known)
+    return write_checked(plain, target, layout, torch_trial(baked, inputs))
 
 
 def reencode(
@@ -127,10 +133,11 @@ def reencode(
     chosen = layout or Layout()
     loaded = load_model(found)
     target = check_target(Path(path), overwrite=overwrite, source=found)
-    earlier = {key: value for key, value in metadata_of(loaded).items() if key != "tensors"}
+    earlier = {key: value for key, value in metadata_of(loaded).items() if key not in ("tensors", "encoding")}
     facts = {**earlier, **chosen.metadata(), "source_sha256": sha256_of(found)}
     plain = restore(loaded)
     lift_constants(plain)
+    lift_inner(plain)
     if chosen.values != "fp32":  # bits are lost anyway
         clear_negative_zeros(plain)
     session = verify.open_session(found)
@@ -156,6 +163,7 @@ def write_checked(plain: onnx.ModelProto, path: Path, layout: Layout, trial: Tri
     model = sparsify(plain, layout.encoding, layout.values)
     write_metadata(model, layout.metadata())
     verify.check_zeros(model, plain, exact=layout.values == "fp32")
+    verify.check_rebuilt(model)
     if model.ByteSize() > LARGEST_FILE:
         raise InputError(f"{path} would be larger than 2 GiB, more than an ONNX file can hold: try --encoding compact")
     with atomic_path(path) as temporary:
@@ -166,6 +174,10 @@ def write_checked(plain: onnx.ModelProto, path: Path, layout: Layout, trial: Tri
 
 def read_exported(path: Path) -> ExportedModel:
     """Look into an ONNX file, ours or not."""
-    model = load_model(path)
+    return described(path, load_model(path))
+
+
+def described(path: Path, model: onnx.ModelProto) -> ExportedModel:
+    """Say what is in a model that was loaded from a file."""
     facts = {key: value for key, value in metadata_of(model).items() if key != "tensors"}
     return ExportedModel(path, rows_of(model), path.stat().st_size, opset_of(model), 0.0, facts)

@@ -11,7 +11,9 @@ from typing import Any
 import onnx
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize, prune
+from torch.nn.utils import parametrize, prune, remove_spectral_norm, remove_weight_norm
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from rigl_compress.exporters.names import restore_names
 from rigl_compress.models.errors import InputError
@@ -33,7 +35,7 @@ def export_graph(
     """
     baked = bake(model)
     inputs = tuple(_two_samples(each) for each in as_inputs(example_input))
-    _check_example(baked, inputs)
+    check_example(baked, inputs)
     export = _export_recurrent if is_recurrent(baked) else _export
     try:
         with _quietly(), torch.no_grad():
@@ -49,7 +51,8 @@ def export_graph(
     return plain
 
 
-def _check_example(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+def check_example(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Refuse an example input that the network cannot be called with."""
     try:
         with torch.no_grad():
             model(*inputs)
@@ -85,11 +88,24 @@ def bake(model: nn.Module) -> nn.Module:
     """
     baked = _copied(model).eval().cpu()
     for module in baked.modules():
-        for name in _pruned_names(module):
+        for name in _hooked_names(module, prune.BasePruningMethod, "_tensor_name"):
             prune.remove(module, name)  # type: ignore[no-untyped-call]
-        for name in list(getattr(module, "parametrizations", {})):
-            parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+        for name in _hooked_names(module, WeightNorm, "name"):
+            remove_weight_norm(module, name)
+        for name in _hooked_names(module, SpectralNorm, "name"):
+            remove_spectral_norm(module, name)
+        if parametrize.is_parametrized(module):
+            _give_own_class(module)
+            for name in list(module.parametrizations):  # type: ignore[arg-type]
+                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
     return baked
+
+
+def _give_own_class(module: nn.Module) -> None:
+    """Part a copy from the class of the original: torch makes one for each parametrized module, and changes it."""
+    shared = type(module)
+    own = {name: value for name, value in vars(shared).items() if name not in ("__dict__", "__weakref__")}
+    module.__class__ = type(shared.__name__, shared.__bases__, own)
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -102,9 +118,9 @@ def _copied(model: nn.Module) -> nn.Module:
     return deepcopy(model, memo)
 
 
-def _pruned_names(module: nn.Module) -> list[str]:
-    hooks = module._forward_pre_hooks.values()
-    return [hook._tensor_name for hook in hooks if isinstance(hook, prune.BasePruningMethod)]
+def _hooked_names(module: nn.Module, kind: type[Any], attribute: str) -> list[str]:
+    """Give the names of the weights that hooks of a kind compute before each forward."""
+    return [getattr(hook, attribute) for hook in module._forward_pre_hooks.values() if isinstance(hook, kind)]
 
 
 def _two_samples(tensor: Tensor) -> Tensor:

@@ -2,13 +2,16 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import TensorProto, external_data_helper
 
+from rigl_compress.exporters.external import check_spans, load_spans, spans_of
+from rigl_compress.exporters.messages import check_texts
+from rigl_compress.exporters.tensors import check_model_sizes
 from rigl_compress.models.errors import InputError
 
 LARGEST_FILE = 2**31 - 1  # of a protobuf message
@@ -17,16 +20,39 @@ OLDEST_OPSET = 11  # CumSum and ScatterElements begin there
 
 def load_model(path: Path) -> onnx.ModelProto:
     """Load a model with its external data, checked to be one that can be worked on."""
-    model = _parsed(path)
-    _check_external(path, model)
-    try:
-        external_data_helper.load_external_data_for_model(model, str(path.parent))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise InputError(
-            f"the external data of {path} cannot be read ({_line(error)}): put it beside the file"
-        ) from None
-    _check_model(path, model)
+    model = read_contained(path)
+    with _about(path):
+        load_spans(spans_of(model), path.parent)
+    _check_model(str(path), model)
     return model
+
+
+def load_bytes(content: bytes) -> onnx.ModelProto:
+    """Load a model from memory; tensors in other files belong to no folder there, and are refused."""
+    model = _parsed("the model", content)
+    _check_model("the model", model)
+    return model
+
+
+def read_contained(path: Path) -> onnx.ModelProto:
+    """Read a model without its external data, which are known to stand within its folder."""
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: give a run folder or an ONNX file")
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise InputError(f"{path} is larger than 2 GiB, more than an ONNX file can hold: export a smaller model")
+    model = _parsed(str(path), path.read_bytes())
+    with _about(path):
+        spans = spans_of(model)
+        check_spans(spans, path.parent)
+    if size + sum(span.size for span in spans) > LARGEST_FILE:
+        raise InputError(f"{path} is larger than 2 GiB with its external data, more than one ONNX file can hold")
+    return model
+
+
+def check_contained(content: bytes, folder: Path) -> None:
+    """Refuse a model in memory whose external data are not within a folder."""
+    check_spans(spans_of(_parsed("the model", content)), folder)
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -47,53 +73,35 @@ def delete(field: Any, unwanted: Callable[[Any], bool]) -> None:
             del field[place]
 
 
-def _parsed(path: Path) -> onnx.ModelProto:
-    if not path.is_file():
-        raise InputError(f"{path} does not exist: give a run folder or an ONNX file")
-    if path.stat().st_size > LARGEST_FILE:
-        raise InputError(f"{path} is larger than 2 GiB, more than an ONNX file can hold: export a smaller model")
+def _parsed(name: str, content: bytes) -> onnx.ModelProto:
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(path.read_bytes())
+        model.ParseFromString(content)
     except DecodeError:
-        raise InputError(f"{path} is not an ONNX file, or it is cut short: export it again") from None
+        raise InputError(f"{name} is not an ONNX file, or it is cut short: export it again") from None
     if not model.opset_import or not model.graph.output:
-        raise InputError(f"{path} is not an ONNX model (no operator set or no output in it), or it is cut short")
+        raise InputError(f"{name} is not an ONNX model (no operator set or no output in it), or it is cut short")
+    with _about(name):
+        check_texts(model)
     return model
 
 
-def tensors_of(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-    """Give all initializers of a graph, the parts of sparse ones too."""
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield sparse.values
-        yield sparse.indices
-
-
-def _check_external(path: Path, model: onnx.ModelProto) -> None:
-    """Say what is missing or too much before anything large is read."""
-    size = path.stat().st_size
-    for tensor in model.graph.initializer:
-        if not external_data_helper.uses_external_data(tensor):
-            continue
-        info = external_data_helper.ExternalDataInfo(tensor)
-        file = path.parent / info.location
-        if not file.is_file():
-            raise InputError(f"{path} needs {info.location} with the values of {tensor.name!r}: put it beside the file")
-        size += info.length or file.stat().st_size - (info.offset or 0)
-    if size > LARGEST_FILE:
-        raise InputError(f"{path} is larger than 2 GiB with its external data, more than one ONNX file can hold")
-
-
-def _check_model(path: Path, model: onnx.ModelProto) -> None:
-    known = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
-    for tensor in tensors_of(model.graph):
-        if tensor.data_type not in known:
-            raise InputError(f"{path}: {tensor.name!r} has the unknown data type {tensor.data_type}; update onnx")
+def _check_model(name: str, model: onnx.ModelProto) -> None:
+    with _about(name):
+        check_model_sizes(model)
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
-        raise InputError(f"{path} is not a valid ONNX model ({_line(error)}): export it again") from None
+        raise InputError(f"{name} is not a valid ONNX model ({_line(error)}): export it again") from None
+
+
+@contextmanager
+def _about(name: str | Path) -> Iterator[None]:
+    """Name the file in what is said about one of its tensors."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 def _line(error: Exception) -> str:

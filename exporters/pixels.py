@@ -37,6 +37,11 @@ def _follow(
         return None
     if node.op_type == "Gather" and other.ndim == 1:
         return _follow(graph, node.output[0], pixels[other], size, arrays)
+    if node.op_type == "Slice":
+        ends = [arrays.get(each) for each in node.input[1:]]
+        plain = len(ends) == 3 and all(each is not None and each.size == 1 for each in ends)
+        start, end, axis = (int(each.reshape(())) for each in ends if each is not None) if plain else (0, 0, 0)
+        return _follow(graph, node.output[0], pixels[start:end], size, arrays) if axis in (-1, 1) else None
     if node.op_type not in ("Gemm", "MatMul") or other.ndim != 2:
         return None
     turned = any(each.name == "transB" and each.i for each in node.attribute)

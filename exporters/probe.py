@@ -1,12 +1,13 @@
 """Which random inputs a model runs on, found out in a process of its own: an operator that divides by zero ends it.
 
-    python -m rigl_compress.exporters.probe FILE "[[2, null], [1, null], [1, 32]]"
+    python -m rigl_compress.exporters.probe FILE "[[2, null], [1, null], [1, 32]]" PID
 
 For each pair (size of the batch, length of other free axes) it prints the place before the model is run, and "runs"
-after it, if it gave something.
+after it, if it gave something. It ends with the process PID, which started it.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from onnxruntime import InferenceSession
 
 from rigl_compress.exporters import verify
+from rigl_compress.models.lifeline import end_with
 
 Sizes = tuple[int, int | None]
 LARGEST_INPUT = 2**22  # numbers; a picture of 16,000 × 16,000 would fill the memory
@@ -27,7 +29,8 @@ def running(path: Path, tries: Sequence[Sizes]) -> Iterator[Sizes]:
     left = list(tries)
     while left:
         # -P: not from the folder that one happens to be in
-        command = [sys.executable, "-P", "-m", "rigl_compress.exporters.probe", str(path), json.dumps(left)]
+        arguments = [str(path), json.dumps(left), str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "rigl_compress.exporters.probe", *arguments]
         told = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
         places = [int(word) for word in told if word != "runs"]
         yield from (left[int(place)] for place, word in pairwise(told) if word == "runs")
@@ -55,4 +58,5 @@ def _run(session: InferenceSession, batch: int, length: int | None) -> None:
 
 
 if __name__ == "__main__":
+    end_with(int(sys.argv[3]))
     look(Path(sys.argv[1]), json.loads(sys.argv[2]))

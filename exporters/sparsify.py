@@ -4,7 +4,7 @@ Nothing that optimizes graphs may come after it: such tools know no sparse initi
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,21 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from rigl_compress.exporters.choice import cost_of, smallest_choice
 from rigl_compress.exporters.encodings import ENCODINGS, Encoded, joined
 from rigl_compress.exporters.indices import NAME as STEPS
 from rigl_compress.exporters.indices import encode_indices
+from rigl_compress.exporters.messages import parts_of_type
 from rigl_compress.exporters.onnx_file import OLDEST_OPSET, delete, opset_of
 from rigl_compress.exporters.signs import NAME as SIGNED
 from rigl_compress.exporters.signs import negative_zeros, without_signs
+from rigl_compress.exporters.tensors import array_of
 from rigl_compress.exporters.values import VALUES, Narrow, Values
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.registry import Registry
 
 Array = NDArray[Any]
+COMPACT = "compact"
 METADATA = "rigl_compress"  # the key of our JSON among the model's metadata
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _QUANTIZED = (TensorProto.INT8, TensorProto.UINT8)  # weights of quantized models: bitmask and gap8 shrink these too
@@ -33,7 +37,7 @@ _WEIGHT_OPERATORS = {"Conv", "ConvTranspose", "Gemm", "MatMul", "GRU", "LSTM", "
 CHOICES: Registry[tuple[str, ...]] = Registry("encoding")
 for _name in ENCODINGS:
     CHOICES.register(_name, ("dense",) if _name == "dense" else ("dense", _name))
-CHOICES.register("compact", tuple(ENCODINGS))
+CHOICES.register(COMPACT, tuple(ENCODINGS))
 
 
 def sparsify(plain: onnx.ModelProto, encoding: str, values: str) -> onnx.ModelProto:
@@ -42,17 +46,31 @@ def sparsify(plain: onnx.ModelProto, encoding: str, values: str) -> onnx.ModelPr
     model = onnx.ModelProto()
     model.CopyFrom(plain)
     weights, signs = weights_of(model.graph), opset_of(model) >= OLDEST_OPSET
-    chosen = {
-        tensor.name: _choose(tensor, tries, kind if tensor.name in weights else VALUES["fp32"], signs)
-        for tensor in _encodable(model)
+
+    def ways(tensor: TensorProto, tried: Sequence[str]) -> dict[str, Encoded]:
+        return ways_of(tensor, tried, kind if tensor.name in weights else VALUES["fp32"], signs=signs)
+
+    tensors = {tensor.name: tensor for tensor in _encodable(model)}
+    costs = {
+        name: {label: cost_of(name, label, parts) for label, parts in ways(tensor, tries).items()}
+        for name, tensor in tensors.items()
     }
-    encoded = {name: found for name, found in chosen.items() if found[0] != "dense"}
+    chosen = smallest_choice(costs, tries, lossy=kind.name != "fp32")
+    # Again, the chosen ones alone: to keep all of them would take several times the memory of the model.
+    encoded = {
+        name: (label, ways(tensors[name], _bases(label))[label]) for name, label in chosen.items() if label != "dense"
+    }
     if any(parts.nodes for _, parts in encoded.values()):
         _check_opset(model)
     _replace(model, {name: parts for name, (_, parts) in encoded.items()})
     # A sparse initializer speaks for itself; how operators rebuild a tensor is written down for the way back.
     write_metadata(model, {"tensors": {name: label for name, (label, parts) in encoded.items() if parts.nodes}})
     return model
+
+
+def _bases(label: str) -> tuple[str, ...]:
+    """Give the encoding of a label; steps come with gap8."""
+    return ("gap8",) if label == STEPS else (label.partition("+")[0],)
 
 
 def _check_opset(model: onnx.ModelProto) -> None:
@@ -88,7 +106,7 @@ def clear_negative_zeros(model: onnx.ModelProto) -> None:
     weights = weights_of(model.graph)
     for tensor in _encodable(model):
         if tensor.name in weights and tensor.data_type in _FLOATS:
-            array = numpy_helper.to_array(tensor)
+            array = array_of(tensor)
             if negative_zeros(array).any():
                 tensor.CopyFrom(numpy_helper.from_array(np.where(array == 0, array.dtype.type(0), array), tensor.name))
 
@@ -103,46 +121,33 @@ def _encodable(model: onnx.ModelProto) -> list[TensorProto]:
 def weights_of(graph: onnx.GraphProto) -> set[str]:
     """Give the names of tensors that are used as weights and as nothing else."""
     uses: dict[str, set[str]] = {}
-    for node in graph.node:
+    for node in parts_of_type(graph, onnx.NodeProto):
         for name in node.input:
             uses.setdefault(name, set()).add(node.op_type)
     return {name for name, operators in uses.items() if operators <= _WEIGHT_OPERATORS}
 
 
-def _choose(tensor: TensorProto, tries: tuple[str, ...], values: Values, signs: bool) -> tuple[str, Encoded]:
-    array = numpy_helper.to_array(tensor)
-    if tensor.data_type in (*_FLOATS, *_QUANTIZED) and array.size:
-        return smallest_of(tensor.name, array, tries, values, signs=signs)
-    steps = encode_indices(tensor.name, array) if "gap8" in tries else None
-    if steps is not None and steps.nbytes < tensor.ByteSize():
-        return STEPS, steps
-    return "dense", Encoded(initializers=(tensor,))
-
-
-def smallest_of(
-    name: str, array: Array, tries: tuple[str, ...], values: Values, *, signs: bool = True
-) -> tuple[str, Encoded]:
-    """Encode in each of the ways, in fewer bits where the value type allows; give the smallest.
+def ways_of(tensor: TensorProto, tries: Sequence[str], values: Values, *, signs: bool = True) -> dict[str, Encoded]:
+    """Encode a tensor in every way that is allowed: with all its bits, and in fewer where the value type can.
 
     With `signs`, -0.0 may also stand apart, in bits of its own.
 
-    >>> array = np.diag(np.ones(100, dtype=np.float32))
-    >>> smallest_of("w", array, ("dense", "sparse"), VALUES["fp16"])[0]
-    'sparse+fp16'
+    >>> tensor = numpy_helper.from_array(np.diag(np.ones(100, dtype=np.float32)), "w")
+    >>> [*ways_of(tensor, ("dense", "sparse"), VALUES["fp16"])]
+    ['dense', 'sparse', 'dense+fp16', 'sparse+fp16']
     """
+    name, array = tensor.name, array_of(tensor)
+    if tensor.data_type not in (*_FLOATS, *_QUANTIZED) or not array.size:
+        steps = encode_indices(name, array) if "gap8" in tries else None
+        return {"dense": Encoded(initializers=(tensor,)), **({} if steps is None else {STEPS: steps})}
+    found = {each: ENCODINGS[each].encode(name, array) for each in tries}
     narrow = values.narrow(name, array) if array.dtype == np.float32 and array.ndim > 1 else None
-    tried = {"dense": ENCODINGS["dense"].encode(name, array)}
-    if narrow is not None:
-        tried |= _layered(name, narrow, tries, values.name)
-    else:
-        tried |= {each: ENCODINGS[each].encode(name, array) for each in tries}
-        signed = without_signs(name, array) if signs else None
-        tried |= {} if signed is None else _layered(name, signed, tries, SIGNED)
-    best = min(tried, key=lambda each: tried[each].nbytes)
-    return best, tried[best]
+    signed = without_signs(name, array) if signs else None
+    found |= {} if signed is None else _layered(name, signed, tries, SIGNED)
+    return found | ({} if narrow is None else _layered(name, narrow, tries, values.name))
 
 
-def _layered(name: str, inner: Narrow, tries: tuple[str, ...], label: str) -> dict[str, Encoded]:
+def _layered(name: str, inner: Narrow, tries: Sequence[str], label: str) -> dict[str, Encoded]:
     """Encode a tensor of which others make the one that is wanted."""
     encoded = {each: ENCODINGS[each].encode(f"{name}/{inner.part}", inner.array) for each in tries}
     return {f"{each}+{label}": joined(parts, inner.around) for each, parts in encoded.items()}
@@ -176,12 +181,19 @@ def metadata_of(model: onnx.ModelProto) -> dict[str, Any]:
     """Give what we wrote about a model; nothing for a model from elsewhere."""
     text = next((entry.value for entry in model.metadata_props if entry.key == METADATA), "{}")
     try:
-        found = json.loads(text)
-    except json.JSONDecodeError:
+        found = json.loads(text, parse_constant=_no_number)
+        json.dumps(found, ensure_ascii=False).encode()  # half a character cannot be written again
+    except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict) or not isinstance(found.get("tensors", {}), dict):
+    labels = found.get("tensors", {}) if isinstance(found, dict) else None
+    if not isinstance(labels, dict) or not all(isinstance(label, str) for label in labels.values()):
         raise InputError(f"the metadata {METADATA!r} of the model is damaged: export it again")
+    assert isinstance(found, dict)
     return found
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def write_metadata(model: onnx.ModelProto, facts: Mapping[str, Any]) -> None:

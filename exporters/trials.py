@@ -63,7 +63,7 @@ def _alike(one: Sequence[Array], other: Sequence[Array]) -> bool:
 
 def random_trial(session: ort.InferenceSession, path: Path) -> Trial:
     """Try random inputs with two samples and with one; if neither runs, with longer sequences and larger images."""
-    verify.random_inputs(session)  # says which kind of input cannot be drawn
+    verify.check_drawable(session)
     sizes = [*running(path, [(2, None), (1, None)])]
     sizes = sizes or [*islice(running(path, [(1, length) for length in LENGTHS]), 1)]
     if not sizes:

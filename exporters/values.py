@@ -32,14 +32,19 @@ class Narrow:
 class Values:
     """A way to write numbers: `narrow(name, array)`, None where it cannot; `widen(array, parts)` as the runtime does.
 
-    `tolerance` is the largest difference of the outputs, in parts of the largest output, that an export may have.
+    `parts` names what it stores besides the narrower array of type `kind`, and `around(name, parts)` gives the
+    operators. `tolerance` is the largest difference of the outputs, in parts of the largest output, that an export may
+    have.
     """
 
     name: str
     narrow: Callable[[str, Array], Narrow | None]
     widen: Callable[[Array, Parts], Array]
+    around: Callable[[str, Parts], Encoded]
     tolerance: float
     about: str
+    kind: type[np.generic] = np.float32
+    parts: tuple[str, ...] = ()
 
 
 def _no_narrower(name: str, array: Array) -> Narrow | None:
@@ -52,14 +57,24 @@ def _as_it_is(array: Array, parts: Parts) -> Array:
     return array
 
 
+def _nothing_around(name: str, parts: Parts) -> Encoded:
+    del name, parts
+    return Encoded()
+
+
 def narrow_fp16(name: str, array: Array) -> Narrow | None:
     """Round to half precision; a tensor with numbers beyond its range keeps all its bits."""
     with np.errstate(over="ignore"):
         half = array.astype(np.float16)
     if not np.array_equal(np.isfinite(half), np.isfinite(array)):
         return None
-    cast = helper.make_node("Cast", [f"{name}/fp16"], [name], to=TensorProto.FLOAT)
-    return Narrow("fp16", half, Encoded(nodes=(cast,)))
+    return Narrow("fp16", half, around_fp16(name, {}))
+
+
+def around_fp16(name: str, parts: Parts) -> Encoded:
+    """The operator that makes float32 of half precision."""
+    del parts
+    return Encoded(nodes=(helper.make_node("Cast", [f"{name}/fp16"], [name], to=TensorProto.FLOAT),))
 
 
 def widen_fp16(array: Array, parts: Parts) -> Array:
@@ -77,23 +92,36 @@ def narrow_int8(name: str, array: Array) -> Narrow | None:
     if not (scale > 0).all():  # a channel of the smallest numbers there are
         return None
     whole = np.rint(array / scale).astype(np.int8)
+    return Narrow("int8", whole, around_int8(name, {"scale": scale}))
+
+
+def around_int8(name: str, parts: Parts) -> Encoded:
+    """The operators that multiply by the scales."""
     nodes = (
         helper.make_node("Cast", [f"{name}/int8"], [f"{name}/whole"], to=TensorProto.FLOAT),
         helper.make_node("Mul", [f"{name}/whole", f"{name}/scale"], [name]),
     )
-    return Narrow("int8", whole, Encoded(initializers=(numpy_helper.from_array(scale, f"{name}/scale"),), nodes=nodes))
+    return Encoded(initializers=(numpy_helper.from_array(parts["scale"], f"{name}/scale"),), nodes=nodes)
 
 
 def widen_int8(array: Array, parts: Parts) -> Array:
-    """Multiply by the scales."""
-    wide: Array = array.astype(np.float32) * parts["scale"]
+    """Multiply by the scales, one for each channel."""
+    scale = parts["scale"]
+    if scale.dtype != np.float32 or scale.shape != (len(array), *[1] * (array.ndim - 1)):
+        raise ValueError(f"scales of shape {scale.shape} for {array.shape}")
+    with np.errstate(all="ignore"):
+        wide: Array = array.astype(np.float32) * scale
     return wide
 
 
 VALUES: Registry[Values] = Registry("value type")
 for _values in (
-    Values("fp32", _no_narrower, _as_it_is, 1e-4, "all 32 bits"),
-    Values("fp16", narrow_fp16, widen_fp16, 1e-2, "half precision"),
-    Values("int8", narrow_int8, widen_int8, 1e-1, "eight bits and a scale per output channel"),
+    Values("fp32", _no_narrower, _as_it_is, _nothing_around, 1e-4, "all 32 bits"),
+    Values("fp16", narrow_fp16, widen_fp16, around_fp16, 1e-2, "half precision", np.float16),
+    Values(
+        *("int8", narrow_int8, widen_int8, around_int8, 1e-1, "eight bits and a scale per output channel"),
+        kind=np.int8,
+        parts=("scale",),
+    ),
 ):
     VALUES.register(_values.name, _values)

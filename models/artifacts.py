@@ -1,9 +1,9 @@
 """Artifacts on disk: one safetensors file, tensors plus a JSON header, written atomically, never pickle."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.temporaries import make_folder, sync_file, sync_folder, temporary_for
+from rigl_compress.models.trust import from_file
 
 FORMAT = 1
 _HEADER = "rigl_compress"
@@ -20,44 +22,110 @@ _HEADER = "rigl_compress"
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Give a temporary neighbour of `path` to write to; it takes the name `path` only when the block succeeds."""
+    with _prepared(path) as temporary:
+        yield temporary
+        sync_file(temporary)
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+@contextmanager
+def atomic_pair(path: Path, about: Path) -> Iterator[tuple[Path, Path]]:
+    """Give temporary neighbours of a file and of the file that describes it; both are replaced, or none.
+
+    Two files cannot be renamed at once. The old description goes before the old file does, so that a process that is
+    killed in between leaves a file without a description, never one with that of another.
+    """
+    with _prepared(path) as temporary, _prepared(about) as description:
+        yield temporary, description
+        sync_file(temporary)
+        sync_file(description)
+        earlier = about.read_bytes() if about.exists() else None
+        if earlier is not None:
+            about.unlink()
+        try:
+            sync_folder(about.parent)
+            temporary.replace(path)
+        except OSError:
+            if earlier is not None:
+                write_bytes(about, earlier)
+            raise
+        sync_folder(path.parent)
+        description.replace(about)
+        sync_folder(about.parent)
+
+
+@contextmanager
+def _prepared(path: Path) -> Iterator[Path]:
+    """Give a temporary neighbour; an error of the system that concerns it names the file that was to be written."""
     if path.exists() and not path.is_file() and not path.is_dir():  # the rename would put a file in its place
         raise InputError(f"{path} is a device or a pipe, not a file: give the name of a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    make_folder(path.parent)
+    with temporary_for(path) as temporary:
+        try:
+            yield temporary
+        except OSError as error:
+            if error.errno is not None and error.filename in (None, str(temporary), temporary):
+                error.filename, error.filename2 = str(path), None
+            raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode())
+
+
+def json_text(content: Any, indent: int | None = None) -> str:
+    """Write JSON that every reader takes: it has no infinite or undefined numbers, they become null.
+
+    >>> json_text({"loss": float("nan"), "step": 3})
+    '{"loss": null, "step": 3}'
+    """
+    return json.dumps(_finite(content), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if isfinite(content) else None
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    return [_finite(value) for value in content] if isinstance(content, list | tuple) else content
 
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically, indented for people."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json_text(content, indent=2) + "\n")
+
+
+def _number(digits: str) -> int:
+    if len(digits) > 20:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
 
 
 def read_json(path: Path) -> Any:
     """Read a JSON file; a missing or damaged one is an error of one sentence."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        return json.loads(path.read_text(encoding="utf-8"), parse_int=_number, parse_constant=_no_number)
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {path}: {error}; restore the file or start the run again") from None
 
 
 def save_artifact(path: Path, kind: str, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
     """Save named tensors and JSON content as one file of the given kind."""
-    header = json.dumps({"format": FORMAT, "kind": kind, "content": content}, ensure_ascii=False)
+    header = json_text({"format": FORMAT, "kind": kind, "content": content})
     packed = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(save(packed, metadata={_HEADER: header}))
+    write_bytes(path, save(packed, metadata={_HEADER: header}))
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -72,16 +140,19 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_artifact(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Load what `save_artifact` wrote: tensors on the CPU, and the JSON content."""
+    """Load what `save_artifact` wrote: tensors on the CPU, and the JSON content, its texts marked (see `trust`)."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = json.loads((file.metadata() or {}).get(_HEADER, "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError, AttributeError, TypeError) as error:
         raise InputError(f"cannot read {path}: {error}; the file is missing or damaged: make it again") from None
     header = header if isinstance(header, dict) else {}
     if header.get("kind") != kind:
         raise InputError(f"{path} holds a {header.get('kind', 'foreign safetensors file')!r}, not a {kind!r}")
     if header.get("format") != FORMAT:
         raise InputError(f"{path} has format {header.get('format')!r}, this version reads {FORMAT}: make it again")
-    return tensors, header["content"]
+    content = header.get("content")
+    if not isinstance(content, dict):
+        raise InputError(f"{path} has no table of contents in its header: it is damaged, make it again")
+    return tensors, from_file(content, str(path))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from rigl_compress.models.errors import InputError, did_you_mean
 
@@ -16,6 +17,8 @@ _GATES: dict[type[nn.Module], tuple[str, ...]] = {
     nn.LSTM: ("input", "forget", "cell", "output"),
 }
 _STACKED = ("weight_ih_", "weight_hh_")
+ENDS = ("first", "last")  # of the layers, in the order in which they are given
+_NORMS = (nn.LayerNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,27 @@ def sparse_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     for path, module in model.named_modules():
         for name in _weight_names(module):
             parameter = getattr(module, name)
+            if isinstance(parameter, UninitializedParameter):
+                raise InputError(f"{_join(path, name)!r} has no shape yet: run the model on a sample first")
             if isinstance(parameter, nn.Parameter) and id(parameter) not in seen:
                 seen.add(id(parameter))
                 found[_join(path, name)] = parameter
     return found
+
+
+def left_dense(model: nn.Module) -> dict[str, int]:
+    """Give the weights that sparse training does not reach, with their sizes: embeddings, packed attention, cells, …
+
+    >>> left_dense(nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 3), nn.LayerNorm(3)))
+    {'0.weight': 40}
+    """
+    reached = {id(parameter) for parameter in sparse_parameters(model).values()}
+    scales = {id(each) for module in model.modules() if isinstance(module, _NORMS) for each in module.parameters()}
+    return {
+        name: parameter.numel()
+        for name, parameter in model.named_parameters()
+        if parameter.dim() > 1 and id(parameter) not in reached | scales
+    }
 
 
 def sparse_layers(model: nn.Module) -> dict[str, Part]:
@@ -114,7 +134,7 @@ def match_layers(pattern: str, names: Iterable[str], types: Mapping[str, str]) -
     (['conv1.weight'], ['conv1.weight', 'block.conv2.weight'], ['fc.weight'])
     """
     known = list(names)
-    if pattern in ("first", "last") and known:
+    if pattern in ENDS and known:
         end = _parameter_of(known[0 if pattern == "first" else -1])
         return [name for name in known if _parameter_of(name) == end]
     matched = [name for name in known if _matches(pattern, name, types)]

@@ -9,6 +9,8 @@ from torch import nn
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.networks import register_model
 
+MOST_HIDDEN = 1000  # a file can ask for any number
+
 
 def scaled(width: int, factor: float) -> int:
     """Scale a layer's width, never to nothing.
@@ -29,6 +31,8 @@ def perceptron(sizes: Sequence[int]) -> nn.Sequential:
         raise InputError(
             f"a perceptron needs at least an input and an output size, each 1 or more; found {list(sizes)}"
         )
+    if len(sizes) > MOST_HIDDEN + 2:
+        raise InputError(f"a perceptron has at most {MOST_HIDDEN:,} hidden layers; found {len(sizes) - 2:,}")
     modules: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for number, (inputs, outputs) in enumerate(pairwise(sizes), start=1):
         modules[f"fc{number}"] = nn.Linear(inputs, outputs)

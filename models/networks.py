@@ -1,9 +1,11 @@
 """The registry of networks: a decorated function is listed, trainable, exportable and tested."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from inspect import signature
+from math import prod
 from typing import Any
 
 import torch
@@ -11,10 +13,11 @@ from torch import Tensor, nn
 
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.prune_plan import PrunePlan
-from rigl_compress.models.references import is_reference, load_reference
+from rigl_compress.models.references import is_reference, load_factory
 from rigl_compress.models.registry import Registry
 
 Builder = Callable[..., nn.Module]
+MOST_VALUES = 2**28  # of one sample, 1 GiB of floats: a file that asks for more is damaged
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ class Network:
     def options(self) -> tuple[str, ...]:
         """What can be asked for when it is built."""
         return tuple(signature(self.build).parameters)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it comes with this package."""
+        return self.build.__module__.startswith("rigl_compress.")
 
     @property
     def summary(self) -> str:
@@ -82,9 +90,7 @@ def find_network(name: str) -> Network:
     """
     if not is_reference(name):
         return all_models()[name]
-    build = load_reference(name, "model")
-    if not callable(build):
-        raise InputError(f"model {name!r} is a {type(build).__name__}, expected a function that gives a network")
+    build = load_factory(name, "model", nn.Module, "torch.nn.Module")
     registered = next((network for network in MODELS.values() if network.build is build), Network(name, build))
     return replace(registered, name=name)
 
@@ -105,6 +111,11 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if self.input_shape is not None:
             object.__setattr__(self, "input_shape", tuple(self.input_shape))  # JSON has lists
+            if min(self.input_shape, default=1) < 1 or prod(self.input_shape) > MOST_VALUES:
+                raise InputError(
+                    f"input_shape is {list(self.input_shape)}, expected lengths of 1 or more, "
+                    f"and at most {MOST_VALUES:,} values in a sample"
+                )
 
     @property
     def network(self) -> Network:
@@ -114,15 +125,25 @@ class ModelSpec:
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample."""
-        shape = self.input_shape or self.network.input_shape
+        shape = self.network.input_shape if self.input_shape is None else self.input_shape
         if shape is None:
             raise InputError(f"the shape of the samples of model {self.name!r} is not known: give model.input_shape")
         return shape
 
     def build(self) -> nn.Module:
         """Build the network with freshly drawn weights."""
+        plan = None if self.plan is None else PrunePlan.from_json(self.plan)
         whole = self._build_whole(self.network)
-        return whole if self.plan is None else PrunePlan.from_json(self.plan).reshape(whole)
+        return whole if plan is None else self._reshaped(whole, plan)
+
+    def _reshaped(self, whole: nn.Module, plan: PrunePlan) -> nn.Module:
+        try:
+            return plan.reshape(whole)
+        except InputError:
+            raise
+        except Exception as error:  # sizes and places that such a network does not have
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise InputError(f"the prune plan does not fit model {self.name!r}: {reason}") from error
 
     def _build_whole(self, network: Network) -> nn.Module:
         for option in self.options:
@@ -140,6 +161,18 @@ class ModelSpec:
         if not isinstance(whole, nn.Module):
             raise InputError(f"model {self.name!r} gives a {type(whole).__name__}, expected a torch.nn.Module")
         return whole
+
+    def outline(self) -> tuple[nn.Module, Tensor]:
+        """Build the network and an input for counting: ours without memory for their weights, on `meta`.
+
+        What people bring along is built as it is: reading a value or loading weights fails or warns on `meta`.
+
+        >>> ModelSpec("resnet-50").outline()[0].fc.weight.device, ModelSpec("torch.nn:Tanh").network.is_ours
+        (device(type='meta'), False)
+        """
+        with torch.device("meta") if self.network.is_ours else nullcontext():
+            model = self.build()
+        return model, self.example().to("meta" if self.network.is_ours else "cpu")
 
     def example(self, batch: int = 1, seed: int = 0) -> Tensor:
         """Give random inputs that the network takes, always the same ones, on the CPU.
@@ -160,7 +193,8 @@ class ModelSpec:
 
     def taking(self, input_shape: tuple[int, ...]) -> "ModelSpec":
         """Give the same network for samples of this shape."""
-        return replace(self, input_shape=None if input_shape == self.network.input_shape else input_shape)
+        own = is_reference(self.name)  # its shape is to be known without its code
+        return replace(self, input_shape=None if not own and input_shape == self.network.input_shape else input_shape)
 
     def pruned(self, plan: PrunePlan) -> "ModelSpec":
         """Give the network that a plan leaves of this one."""

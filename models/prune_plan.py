@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.resize import Kept, resized, selecting, size_of
+from rigl_compress.models.settings import parse
 from rigl_compress.models.tracing import evaluating, graph_of, sized_nodes, traced, written_sizes
 
 FORMAT = 1
@@ -28,6 +29,18 @@ class LayerChange:
     removed_outputs: tuple[int, ...] = ()
     selects: bool = False  # its inputs are the network's: it picks those that are left from the full input
     new_bias: bool = False  # constants of removed inputs are folded into a bias that the layer did not have
+
+    def __post_init__(self) -> None:
+        for kind, before, removed in (
+            ("inputs", self.inputs, self.removed_inputs),
+            ("outputs", self.outputs, self.removed_outputs),
+        ):
+            if len({*removed}) < len(removed) or not all(0 <= place < before for place in removed):
+                raise InputError(
+                    f"the plan removes {kind} that {self.layer} does not have, or some twice: it is damaged"
+                )
+        if self.selects and not self.removed_inputs:
+            raise InputError(f"the plan lets {self.layer} pick its inputs, and removes none: it is damaged")
 
     @property
     def kept_inputs(self) -> Kept:
@@ -143,18 +156,7 @@ class PrunePlan:
         """Read what `to_json` gave."""
         if content.get("format") != FORMAT:
             raise InputError(f"the prune plan has format {content.get('format')!r}, this version reads {FORMAT}")
-        changes = tuple(
-            LayerChange(
-                **{
-                    **change,
-                    "removed_inputs": tuple(change["removed_inputs"]),
-                    "removed_outputs": tuple(change["removed_outputs"]),
-                }
-            )
-            for change in content["changes"]
-        )
-        sizes = tuple((node, tuple(numbers)) for node, numbers in content["sizes"])
-        return cls(changes, sizes, tuple(content["notes"]), content["inputs"])
+        return parse(cls, {key: value for key, value in content.items() if key != "format"}, "plan")
 
 
 def _latest(numbers: tuple[int, ...], before: tuple[int, ...] | None) -> tuple[int, ...]:

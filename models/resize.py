@@ -23,10 +23,18 @@ def resized(module: nn.Module, inputs: Kept, outputs: Kept) -> nn.Module:
     """
     for types, resize in _RESIZERS:
         if isinstance(module, types):
-            copy = deepcopy(module)
+            copy: Any = deepcopy(module)
             resize(copy, inputs, outputs)
-            return copy
+            copy.lost_outputs = outputs is not None or getattr(module, "lost_outputs", False)
+            result: nn.Module = copy
+            return result
     raise InputError(f"a layer of type {type(module).__name__} cannot be made smaller")
+
+
+def cut_weights(model: nn.Module) -> set[str]:
+    """Name the weights of layers that lost outputs."""
+    lost = (name for name, layer in model.named_modules() if getattr(layer, "lost_outputs", False))
+    return {f"{name}.weight" if name else "weight" for name in lost}
 
 
 def _pick(tensor: Tensor, dim: int, kept: Kept) -> Tensor:
@@ -155,30 +163,40 @@ class SelectingLinear(nn.Linear):
     """A linear layer that picks the features it needs from the full input, so that the interface stays the same."""
 
     index: Tensor
+    span: tuple[int, int] | None = None  # start and length, where what it picks is one run; then there is no index
 
     def forward(self, input: Tensor) -> Tensor:
         """[…, all features] → […, outputs]."""
-        return super().forward(input.index_select(input.dim() - 1, self.index))
+        return super().forward(_selected(self, input, input.dim() - 1))
 
 
 class SelectingConv2d(nn.Conv2d):
     """A convolution that picks the channels it needs from the full input."""
 
     index: Tensor
+    span: tuple[int, int] | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, all channels, H, W] → [N, outputs, H', W'], with or without N."""
-        return super().forward(input.index_select(input.dim() - 3, self.index))
+        return super().forward(_selected(self, input, input.dim() - 3))
 
 
 class SelectingConv1d(nn.Conv1d):
     """A convolution that picks the channels it needs from the full input."""
 
     index: Tensor
+    span: tuple[int, int] | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """[N, all channels, L] → [N, outputs, L'], with or without N."""
-        return super().forward(input.index_select(input.dim() - 2, self.index))
+        return super().forward(_selected(self, input, input.dim() - 2))
+
+
+Selecting = SelectingLinear | SelectingConv2d | SelectingConv1d
+
+
+def _selected(layer: Selecting, input: Tensor, dim: int) -> Tensor:
+    return input.index_select(dim, layer.index) if layer.span is None else input.narrow(dim, *layer.span)
 
 
 _SELECTING: dict[type[nn.Module], type[nn.Module]] = {
@@ -195,10 +213,36 @@ def can_select(module: nn.Module) -> bool:
 
 def selecting(small: nn.Module, inputs: Tensor) -> nn.Module:
     """Let an already resized layer pick these inputs from the full one; a layer that picks already, picks fewer."""
-    if isinstance(small, SelectingLinear | SelectingConv2d | SelectingConv1d):
+    if isinstance(small, Selecting):
         small.index = _pick(small.index, 0, inputs)
         return small
     weight: Any = small.weight
     small.__class__ = _SELECTING[type(small)]  # the same layer with another forward
     small.register_buffer("index", inputs.clone().to(weight.device))
     return small
+
+
+@torch.no_grad()
+def widen(layer: Selecting, read: Tensor, total: int) -> None:
+    """Let a layer read these of all inputs, at least those that it picks: the others meet zeros. Changes the layer.
+
+    A layer that reads all of its inputs is an ordinary one again; one that reads a single run of them needs no index.
+
+    >>> layer = selecting(nn.Linear(2, 3), torch.tensor([1, 3]))
+    >>> widen(layer, torch.arange(4), 4)
+    >>> layer, layer.weight[:, [0, 2]].abs().sum().item()
+    (Linear(in_features=4, out_features=3, bias=True), 0.0)
+    """
+    narrow: Any = layer
+    weight = narrow.weight.new_zeros(narrow.weight.shape[0], len(read), *narrow.weight.shape[2:])
+    weight[:, torch.searchsorted(read, narrow.index)] = narrow.weight
+    narrow.weight = nn.Parameter(weight, narrow.weight.requires_grad)
+    setattr(narrow, "in_features" if isinstance(layer, nn.Linear) else "in_channels", len(read))
+    narrow.index = read
+    first, last = int(read[0]), int(read[-1])
+    if last - first + 1 == len(read):
+        narrow.span = first, len(read)
+        del narrow.index
+    if len(read) == total:
+        del narrow.span
+        narrow.__class__ = next(plain for plain, picking in _SELECTING.items() if picking is type(layer))

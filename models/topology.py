@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from rigl_compress.models.artifacts import load_artifact, save_artifact
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.settings import convert
 
 KIND = "topology"
 
@@ -38,12 +40,12 @@ class LayerStatistics:
     @property
     def total(self) -> int:
         """All places of the tensor."""
-        return int(np.prod(self.shape))
+        return prod(self.shape)
 
     @property
     def sparsity(self) -> float:
         """The share of places without a connection."""
-        return 1 - self.active / self.total
+        return 1 - self.active / self.total if self.total else 0.0
 
 
 class Topology(Mapping[str, Tensor]):
@@ -133,6 +135,18 @@ class Topology(Mapping[str, Tensor]):
             for name, mask in self.items():
                 parameters[name].masked_fill_(~mask.to(parameters[name].device), 0)
 
+    def check_applied(self, model: nn.Module) -> None:
+        """Raise unless every dead weight of the model is exactly zero."""
+        self.check_fits(model)
+        parameters = dict(model.named_parameters())
+        for name, mask in self.items():
+            weight = parameters[name].detach()
+            if not weight.is_meta and torch.any(weight[~mask.to(weight.device)] != 0):
+                raise InputError(
+                    f"{name!r} has weights where the topology is dead: it is not the topology of this network, or has "
+                    "to be applied first (topology.apply_to(model))"
+                )
+
     def save(self, path: Path | str) -> None:
         """Save as safetensors, one bit per place."""
         packed = {name: _pack(mask) for name, mask in self.items()}
@@ -142,7 +156,25 @@ class Topology(Mapping[str, Tensor]):
     def load(cls, path: Path | str) -> "Topology":
         """Load what `save` wrote."""
         tensors, content = load_artifact(Path(path), KIND)
-        return cls({name: _unpack(tensors[name], tuple(shape)) for name, shape in content["shapes"].items()})
+        try:
+            return cls(_masks(tensors, content.get("shapes")))
+        except InputError as error:
+            raise InputError(f"{path}: {error}; the file is damaged: make it again") from None
+
+
+def _masks(tensors: Mapping[str, Tensor], content: Any) -> dict[str, Tensor]:
+    """Unpack the masks of a file; all sizes are checked before anything is allocated."""
+    shapes: dict[str, tuple[int, ...]] = convert(Mapping[str, tuple[int, ...]], content, "shapes")
+    if shapes.keys() != tensors.keys():
+        raise InputError(
+            f"shapes are given for {len(shapes)} layers, and there are {len(tensors)} masks: expected one each"
+        )
+    for name, shape in shapes.items():
+        bits = tensors[name]
+        if min(shape, default=0) < 0 or bits.dtype != torch.uint8 or bits.shape != (ceil(prod(shape) / 8),):
+            found = f"{bits.dtype} of shape {tuple(bits.shape)}"
+            raise InputError(f"the mask of {name!r} is {found}, expected one bit for each place of {list(shape)}")
+    return {name: _unpack(tensors[name], shape) for name, shape in shapes.items()}
 
 
 def _pack(mask: Tensor) -> Tensor:
@@ -150,5 +182,5 @@ def _pack(mask: Tensor) -> Tensor:
 
 
 def _unpack(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
-    flat = np.unpackbits(bits.numpy(), count=int(np.prod(shape)))
+    flat = np.unpackbits(bits.numpy(), count=prod(shape))
     return torch.from_numpy(flat.astype(bool)).reshape(shape)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from rigl_compress.models.resize import SelectingConv1d, SelectingConv2d, SelectingLinear
+from rigl_compress.models.resize import Selecting
 
 # Operations with sizes written out, and the word for them in a plan. A `chunk` is written anew as a `split`.
 _SIZED = {"view": "view", "reshape": "view", "expand": "view", "chunk": "split", "split": "split"}
@@ -18,7 +18,7 @@ class Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Say which modules stay whole."""
-        ours = isinstance(m, SelectingLinear | SelectingConv2d | SelectingConv1d)
+        ours = isinstance(m, Selecting)
         return ours or super().is_leaf_module(m, module_qualified_name)
 
 

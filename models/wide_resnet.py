@@ -47,11 +47,16 @@ class WideResNet(nn.Module):
         return answers
 
 
+DEEPEST = 1204  # as the deepest residual network published; a file can ask for any depth
+
+
 @register_model("wide-resnet", input_shape=(3, 32, 32), classes=10)
 def wide_resnet(classes: int = 10, width: float = 1.0, depth: int = 22, factor: int = 2) -> nn.Module:
     """A wide residual network WRN-depth-factor; the depth is 6 n + 4."""
-    if depth < 10 or (depth - 4) % 6:
-        raise InputError(f"a wide residual network has a depth of 6 n + 4: 10, 16, 22, 28, …; found {depth}")
+    if not 10 <= depth <= DEEPEST or (depth - 4) % 6:
+        raise InputError(
+            f"a wide residual network has a depth of 6 n + 4: 10, 16, 22, 28, …, at most {DEEPEST}; found {depth}"
+        )
     narrow, *wide = (channels(16, width), *(channels(factor * stage, width) for stage in (16, 32, 64)))
     return WideResNet(depth, (narrow, *wide), classes)  # type: ignore[arg-type]
 

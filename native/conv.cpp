@@ -1,6 +1,7 @@
 #include "conv.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "cpu.h"
 #include "geometry.h"
@@ -10,6 +11,8 @@ namespace {
 
 constexpr std::size_t kMostPlans = 4;
 constexpr std::size_t kTilesEach = 4;
+constexpr std::size_t kMostUnits = 65000;
+constexpr std::size_t kMostColumns = std::numeric_limits<std::uint32_t>::max();
 // Masks that are kept from run to run, for one size of images.
 constexpr std::size_t kMostMaskBytes = 1 << 20;
 
@@ -36,11 +39,14 @@ TileReading read_tile(const Geometry& geometry, const std::vector<Tap>& taps, st
 }
 
 // Packing by runs pays if it moves much less, and if the rows of a run are whole units apart, so that loads stay aligned.
+// Columns count units within a block with 16 bits, and sources with 32.
 constexpr std::size_t kUnit = 8;
-bool worth_runs(const Geometry& geometry, std::size_t width) {
-  const std::size_t row = static_cast<std::size_t>(geometry.out_width);
-  const std::size_t run = width + (geometry.rows_in_run - 1) * row;
-  return geometry.rows_in_run > 1 && row % kUnit == 0 && 5 * geometry.runs.size() * run < 4 * geometry.taps.size() * width;
+bool worth_runs(const Geometry& geometry, std::size_t width, std::size_t channels) {
+  const std::size_t row = static_cast<std::size_t>(geometry.out_width), rows = geometry.rows_in_run;
+  if (geometry.gathered || rows == 1 || row % kUnit != 0 || rows > kMostUnits || row > kMostUnits) return false;
+  const std::size_t run = width + (rows - 1) * row;
+  const bool countable = run / kUnit < kMostUnits && channels * geometry.runs.size() <= kMostColumns / rows;
+  return countable && 5 * geometry.runs.size() * run < 4 * geometry.taps.size() * width;
 }
 
 // Columns in the order (channel, run, row of the run).
@@ -66,6 +72,36 @@ SparseMatrix by_runs(const SparseMatrix& matrix, const Geometry& geometry) {
     }
   }
   return sorted;
+}
+
+// The places of the filter that have a weight: a filter may be far larger than what is in it.
+std::vector<std::uint32_t> used_places(const SparseMatrix& matrix, std::uint32_t taps) {
+  std::vector<std::uint32_t> places;
+  if (taps <= matrix.places.size()) {
+    std::vector<bool> seen(taps);
+    for (const std::uint32_t each : matrix.places) seen[each % taps] = true;
+    for (std::uint32_t tap = 0; tap < taps; ++tap) {
+      if (seen[tap]) places.push_back(tap);
+    }
+    return places;
+  }
+  for (const std::uint32_t each : matrix.places) places.push_back(each % taps);
+  std::sort(places.begin(), places.end());
+  places.erase(std::unique(places.begin(), places.end()), places.end());
+  if (places.empty()) places.push_back(0);
+  return places;
+}
+
+// Columns (channel, place) become (channel, number of the place among those that are used).
+SparseMatrix without_unused(SparseMatrix matrix, std::uint32_t taps, const std::vector<std::uint32_t>& places) {
+  const auto used = static_cast<std::uint32_t>(places.size());
+  if (used == taps) return matrix;
+  for (std::uint32_t& each : matrix.places) {
+    const auto number = std::lower_bound(places.begin(), places.end(), each % taps) - places.begin();
+    each = each / taps * used + static_cast<std::uint32_t>(number);
+  }
+  matrix.columns = matrix.columns / taps * used;
+  return matrix;
 }
 
 }  // namespace
@@ -104,6 +140,13 @@ std::string check_conv(const SparseMatrix& matrix, const ConvShape& shape) {
   return "";
 }
 
+SparseConv::SparseConv(SparseMatrix matrix, const ConvShape& shape, const KernelTable& kernels)
+    : channels_(matrix.columns / static_cast<std::size_t>(shape.taps())),
+      places_(used_places(matrix, static_cast<std::uint32_t>(shape.taps()))),
+      matrix_(without_unused(std::move(matrix), static_cast<std::uint32_t>(shape.taps()), places_)),
+      shape_(shape),
+      kernels_(kernels) {}
+
 SparseMatMul& SparseConv::product() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!product_) product_ = std::make_unique<SparseMatMul>(matrix_, kernels_);
@@ -118,27 +161,46 @@ double SparseConv::nanoseconds(const ConvCall& call) const {
 }
 
 void SparseConv::run(const ConvCall& call, const Threads& all) {
+  if (call.batch == 0) return;
   const Threads threads = all.for_work(nanoseconds(call));
-  const bool pixel = call.height == 1 && call.width == 1 && shape_.rows.output(1) == 1 && shape_.columns.output(1) == 1;
-  if (pixel && shape_.taps() == 1 && call.residual == nullptr) {
+  // An image of one pixel under a filter of one place is a vector, unless that place lies on the padding.
+  const auto one = [](const Axis& axis) { return axis.kernel == 1 && axis.pad_begin == 0 && axis.output(1) == 1; };
+  if (call.height == 1 && call.width == 1 && one(shape_.rows) && one(shape_.columns) && call.residual == nullptr) {
     return product().run({call.x, call.batch, call.bias, call.y, false, false, call.clip}, threads);
   }
   const auto chosen = plan(call.height, call.width, call.batch, threads.count);
-  const std::size_t pixels = chosen->geometry.pixels();
-  if (pixels == 0 || call.batch == 0) return;
+  if (chosen->geometry.pixels() == 0) return;
+  // Planes of many images need not be there at once.
+  const double floats = static_cast<double>(channels()) * static_cast<double>(chosen->geometry.plane_pitch);
+  const bool planes = !chosen->geometry.direct && !chosen->geometry.gathered;
+  const std::size_t together = planes ? std::max<std::size_t>(static_cast<std::size_t>(kMostPlanes / std::max(floats, 1.0)), 1)
+                                      : call.batch;
+  const std::size_t image = channels() * static_cast<std::size_t>(call.height * call.width);
+  const std::size_t outputs = rows() * chosen->geometry.pixels();
+  for (std::size_t first = 0; first < call.batch; first += together) {
+    ConvCall part = call;
+    part.batch = std::min(together, call.batch - first);
+    part.x += first * image;
+    part.y += first * outputs;
+    if (part.residual != nullptr) part.residual += first * outputs;
+    run_images(part, *chosen, threads);
+  }
+}
+
+void SparseConv::run_images(const ConvCall& call, const Plan& plan, const Threads& threads) const {
   const std::size_t plane = static_cast<std::size_t>(call.height * call.width);
-  const std::size_t pitch = static_cast<std::size_t>(chosen->geometry.plane_pitch);
+  const std::size_t pitch = static_cast<std::size_t>(plan.geometry.plane_pitch);
   const float* planes = call.x;
-  if (!chosen->geometry.direct) {
+  if (!plan.geometry.direct && !plan.geometry.gathered) {
     float* split = prepared().floats(call.batch * channels() * pitch);
     for_each(threads, call.batch * channels(), [&](std::size_t i) {
-      split_phases(chosen->geometry, kernels_, call.x + i * plane, split + i * pitch);
+      split_phases(plan.geometry, kernels_, call.x + i * plane, split + i * pitch);
     });
     planes = split;
   }
-  const std::size_t groups = chosen->tiles.groups.size(), tiles = chosen->tile_count;
+  const std::size_t groups = plan.tiles.groups.size(), tiles = plan.tile_count;
   for_each(threads, call.batch * tiles * groups, [&](std::size_t i) {
-    run_tile(call, *chosen, planes, i / (tiles * groups), i / groups % tiles, i % groups);
+    run_tile(call, plan, planes, i / (tiles * groups), i / groups % tiles, i % groups);
   });
 }
 
@@ -147,6 +209,7 @@ void SparseConv::run_tile(const ConvCall& call, const Plan& plan, const float* p
   const RowGroup& group = plan.tiles.groups[group_number];
   const Geometry& geometry = plan.geometry;
   const std::size_t pixels = geometry.pixels(), first = tile * plan.width;
+  const std::size_t plane = static_cast<std::size_t>(call.height * call.width);
   const std::size_t width = std::min(plan.width, pixels - first), pitch = rounded(width, kernels_.lanes);
   Scratch& mine = scratch();
   TileTask task{};
@@ -164,7 +227,7 @@ void SparseConv::run_tile(const ConvCall& call, const Plan& plan, const float* p
   const std::size_t run_pitch = plan.overhang > 0 ? plan.run_pitch : pitch;
   float* packed = mine.activations.floats(plan.tiles.most_sources * run_pitch + kMostVectors * kUnit * 2);
   TileReading fresh;
-  if (plan.readings.empty()) fresh = read_tile(geometry, plan.sources, first, width + plan.overhang, run);
+  if (plan.readings.empty() && !geometry.gathered) fresh = read_tile(geometry, plan.sources, first, width + plan.overhang, run);
   const TileReading& reading = plan.readings.empty() ? fresh : plan.readings[tile];
   ShiftTask shifts{};
   shifts.planes = planes + image * channels() * static_cast<std::size_t>(geometry.plane_pitch);
@@ -178,7 +241,14 @@ void SparseConv::run_tile(const ConvCall& call, const Plan& plan, const float* p
   task.x_pitch = plan.overhang > 0 ? kUnit : pitch;
   for (std::size_t b = 0; b < group.blocks.size(); ++b) {
     const Block& block = group.blocks[b];
-    kernels_.pack_shifted(shifts, block.sources.data(), block.sources.size(), packed, run_pitch);
+    if (geometry.gathered) {
+      for (std::size_t s = 0; s < block.sources.size(); ++s) {
+        const float* channel = call.x + (image * channels() + block.sources[s].channel) * plane;
+        gather_pixels(geometry, geometry.taps[block.sources[s].tap], channel, first, width, packed + s * pitch, pitch);
+      }
+    } else {
+      kernels_.pack_shifted(shifts, block.sources.data(), block.sources.size(), packed, run_pitch);
+    }
     task.first = b == 0;
     task.last = b + 1 == group.blocks.size();
     kernels_.multiply_tile(block.view(), task);
@@ -198,14 +268,14 @@ std::shared_ptr<const SparseConv::Plan> SparseConv::plan(std::int64_t height, st
     if (each->wanted_groups == groups_for(*each)) return each;
   }
   Plan fresh{};
-  fresh.geometry = make_geometry(shape_, height, width);
+  fresh.geometry = make_geometry(shape_, places_, channels_, height, width);
   fresh.threads = threads;
   const std::size_t pixels = fresh.geometry.pixels();
   fresh.width = static_cast<std::size_t>(tile_width(pixels, kernels_.lanes));
   fresh.tile_count = (pixels + fresh.width - 1) / fresh.width;
   fresh.wanted_groups = groups_for(fresh);
   const Geometry& geometry = fresh.geometry;
-  const bool runs = worth_runs(geometry, fresh.width);
+  const bool runs = worth_runs(geometry, fresh.width, channels_);
   TileShape shape;
   shape.groups = fresh.wanted_groups;
   fresh.sources = runs ? geometry.runs : geometry.taps;
@@ -222,7 +292,7 @@ std::shared_ptr<const SparseConv::Plan> SparseConv::plan(std::int64_t height, st
   const SparseMatrix sorted = runs ? by_runs(matrix_, geometry) : SparseMatrix();
   size_blocks(runs ? sorted : matrix_, run_pitch, fresh.width, &shape);
   fresh.tiles = plan_tiles(runs ? sorted : matrix_, shape);
-  if (fresh.sources.size() * fresh.tile_count * run_pitch * sizeof(std::int32_t) <= kMostMaskBytes) {
+  if (!geometry.gathered && fresh.sources.size() * fresh.tile_count * run_pitch * sizeof(std::int32_t) <= kMostMaskBytes) {
     for (std::size_t first = 0; first < pixels; first += fresh.width) {
       const std::size_t part = std::min(fresh.width, pixels - first) + fresh.overhang;
       fresh.readings.push_back(read_tile(geometry, fresh.sources, first, part, rounded(part, kernels_.lanes)));

@@ -43,12 +43,12 @@ struct ConvCall {
 
 class SparseConv {
  public:
-  // The columns of the matrix are (channel, row of the filter, column of the filter), over all groups.
-  SparseConv(SparseMatrix matrix, const ConvShape& shape, const KernelTable& kernels)
-      : matrix_(std::move(matrix)), shape_(shape), kernels_(kernels) {}
+  // The columns of the matrix are (channel, row of the filter, column of the filter), over all groups. Both must have
+  // passed `check_conv`.
+  SparseConv(SparseMatrix matrix, const ConvShape& shape, const KernelTable& kernels);
 
-  std::size_t channels() const { return matrix_.columns / static_cast<std::size_t>(shape_.taps()); }
-  const SparseMatrix& matrix() const { return matrix_; }
+  std::size_t channels() const { return channels_; }
+  std::size_t rows() const { return matrix_.rows; }
   const ConvShape& shape() const { return shape_; }
   void run(const ConvCall& call, const Threads& threads);
 
@@ -57,10 +57,13 @@ class SparseConv {
   double nanoseconds(const ConvCall& call) const;
   SparseMatMul& product();
   std::shared_ptr<const Plan> plan(std::int64_t height, std::int64_t width, std::size_t batch, int threads);
+  void run_images(const ConvCall& call, const Plan& plan, const Threads& threads) const;
   void run_tile(const ConvCall& call, const Plan& plan, const float* planes, std::size_t image, std::size_t tile,
                 std::size_t group) const;
 
-  SparseMatrix matrix_;
+  std::size_t channels_;
+  std::vector<std::uint32_t> places_;  // of the filter, those that have a weight
+  SparseMatrix matrix_;                // its columns are (channel, number in `places_`)
   ConvShape shape_;
   const KernelTable& kernels_;
   std::mutex mutex_;

@@ -93,6 +93,45 @@ Layout lay_out(const ConvShape& shape, std::int64_t height, std::int64_t width, 
   return layout;
 }
 
+// The largest planes of one channel, in floats, masks included.
+constexpr double kMostFloats = 1 << 24;
+
+// Strides or dilations far beyond the image make planes of zeros that cost more than the products.
+bool worth_planes(const ConvShape& shape, std::int64_t height, std::int64_t width) {
+  const Axis &rows = shape.rows, &columns = shape.columns;
+  const auto out_height = static_cast<double>(rows.output(height)), out_width = static_cast<double>(columns.output(width));
+  const double reached = (out_height - 1) * static_cast<double>(rows.stride) +
+                         static_cast<double>(rows.dilation) * static_cast<double>(rows.kernel - 1) + 1;
+  const double plane_rows = std::max(reached, static_cast<double>(height + rows.pad_begin)) + static_cast<double>(rows.stride);
+  const double lanes = static_cast<double>(std::max(columns.stride, columns.kernel));
+  const double masks = static_cast<double>(columns.kernel) * (out_height + 1) * out_width;
+  const double products = static_cast<double>(shape.taps()) * out_height * out_width;
+  const double floats = plane_rows * out_width * lanes + masks;
+  return floats < kMostFloats && floats < 8 * (static_cast<double>(height) * static_cast<double>(width) + products) + 65536;
+}
+
+// One channel, pixel by pixel.
+void filter_plainly(const ConvShape& shape, const ConvCall& call, const float* image, const float* weights, float bias,
+                    float* y) {
+  const Axis &rows = shape.rows, &columns = shape.columns;
+  const std::int64_t out_height = rows.output(call.height), out_width = columns.output(call.width);
+  for (std::int64_t p = 0; p < out_height * out_width; ++p) {
+    const std::int64_t top = p / out_width * rows.stride - rows.pad_begin;
+    const std::int64_t left = p % out_width * columns.stride - columns.pad_begin;
+    float sum = bias;
+    for (std::int64_t r = 0; r < rows.kernel; ++r) {
+      const std::int64_t row = top + r * rows.dilation;
+      if (row < 0 || row >= call.height) continue;
+      for (std::int64_t c = 0; c < columns.kernel; ++c) {
+        const std::int64_t column = left + c * columns.dilation;
+        if (column >= 0 && column < call.width) sum += weights[r * columns.kernel + c] * image[row * call.width + column];
+      }
+    }
+    sum = sum < call.clip.low ? call.clip.low : sum;
+    y[p] = sum > call.clip.high ? call.clip.high : sum;
+  }
+}
+
 void fill_planes(const Layout& layout, const KernelTable& kernels, const float* image, float* planes) {
   const std::size_t width = size(layout.width), stride = size(layout.column_stride), lanes = layout.lanes.size();
   if (layout.row_stride == 1 && stride == 1 && lanes == 1 && layout.out_width == width) {
@@ -131,8 +170,20 @@ std::string check_depthwise(const std::vector<float>& weights, const ConvShape& 
   return weights.empty() || weights.size() % taps != 0 ? "the filters do not fit the shape of the kernel" : "";
 }
 
+void DepthwiseConv::run_plainly(const ConvCall& call, const Threads& all_threads) const {
+  const std::size_t image = size(call.height * call.width), taps = size(shape_.taps());
+  const std::size_t pixels = size(shape_.rows.output(call.height) * shape_.columns.output(call.width));
+  const double products = static_cast<double>(call.batch * channels() * pixels) * static_cast<double>(taps);
+  for_each(all_threads.for_work(products), call.batch * channels(), [&](std::size_t i) {
+    const std::size_t channel = i % channels();
+    const float bias = call.bias == nullptr ? 0.0f : call.bias[channel];
+    filter_plainly(shape_, call, call.x + i * image, weights_.data() + channel * taps, bias, call.y + i * pixels);
+  });
+}
+
 void DepthwiseConv::run(const ConvCall& call, const Threads& all_threads) const {
-  if (shape_.rows.output(call.height) < 1 || shape_.columns.output(call.width) < 1 || call.batch == 0) return;
+  if (call.batch == 0 || shape_.rows.output(call.height) < 1 || shape_.columns.output(call.width) < 1) return;
+  if (!worth_planes(shape_, call.height, call.width)) return run_plainly(call, all_threads);
   const Layout layout = lay_out(shape_, call.height, call.width, kernels_.lanes);
   const std::size_t all = channels(), rows = size(shape_.rows.kernel), columns = size(shape_.columns.kernel);
   const std::size_t image = size(call.height * call.width);

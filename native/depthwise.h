@@ -20,12 +20,13 @@ class DepthwiseConv {
       : weights_(std::move(weights)), shape_(shape), kernels_(kernels) {}
 
   std::size_t channels() const { return weights_.size() / static_cast<std::size_t>(shape_.taps()); }
-  const std::vector<float>& weights() const { return weights_; }
   const ConvShape& shape() const { return shape_; }
   // There is no residual.
   void run(const ConvCall& call, const Threads& threads) const;
 
  private:
+  void run_plainly(const ConvCall& call, const Threads& threads) const;
+
   std::vector<float> weights_;
   ConvShape shape_;
   const KernelTable& kernels_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <utility>
 
 namespace rigl {
 namespace {
@@ -29,30 +31,72 @@ Offset offset_of(std::int64_t start, std::int64_t stride) {
   return {start - shift * stride, shift};
 }
 
-std::size_t phase_number(Geometry* geometry, const Phase& wanted) {
-  for (std::size_t p = 0; p < geometry->phases.size(); ++p) {
-    const Phase& each = geometry->phases[p];
-    if (each.row_start == wanted.row_start && each.column_start == wanted.column_start) return p;
+// Numbers for pairs, counted up as they come.
+class Numbers {
+ public:
+  std::size_t of(std::int64_t one, std::int64_t other) {
+    return numbers_.emplace(std::make_pair(one, other), numbers_.size()).first->second;
   }
-  geometry->phases.push_back(wanted);
-  return geometry->phases.size() - 1;
+  std::int64_t find(std::int64_t one, std::int64_t other) const {
+    const auto found = numbers_.find({one, other});
+    return found == numbers_.end() ? -1 : static_cast<std::int64_t>(found->second);
+  }
+
+ private:
+  std::map<std::pair<std::int64_t, std::int64_t>, std::size_t> numbers_;
+};
+
+// Every second pixel of rows that hold an even number of them.
+bool splits_pairs(const Geometry& geometry, const Phase& phase) {
+  const bool first_two = phase.column_start == 0 || phase.column_start == 1;
+  return phase.column_step == 2 && geometry.width == 2 * geometry.out_width && first_two;
 }
 
 // The taps are in order of their rows: the first of a run is its uppermost.
 void find_runs(Geometry* geometry) {
+  Numbers numbers;
   geometry->rows_in_run = 1;
   for (const Tap& tap : geometry->taps) {
-    std::size_t r = 0;
-    for (; r < geometry->runs.size(); ++r) {
-      const Tap& first = geometry->runs[r];
-      if (first.column == tap.column && (tap.row - first.row) % geometry->row_step == 0) break;
-    }
+    const std::size_t r = numbers.of(offset_of(tap.row, geometry->row_step).phase_start, tap.column);
     if (r == geometry->runs.size()) geometry->runs.push_back(tap);
     const auto below = static_cast<std::uint32_t>((tap.row - geometry->runs[r].row) / geometry->row_step);
     geometry->run_of.push_back(static_cast<std::uint32_t>(r));
     geometry->row_in.push_back(below);
     geometry->rows_in_run = std::max(geometry->rows_in_run, below + 1);
   }
+}
+
+// Lay the taps out in planes, one for each phase. Where phases of the columns do not fit, each column of the filter gets
+// a plane of its own, zeros outside the image included.
+void find_phases(const ConvShape& shape, std::size_t channels, Geometry* geometry) {
+  Numbers numbers;
+  const bool by_phase = phases_fit(shape.columns, geometry->width, geometry->out_width);
+  std::vector<std::size_t> number_of;
+  for (const Tap& tap : geometry->taps) {
+    const std::int64_t row_start = offset_of(tap.row, shape.rows.stride).phase_start;
+    const std::int64_t column_start = by_phase ? offset_of(tap.column, shape.columns.stride).phase_start : tap.column;
+    const std::size_t number = numbers.of(row_start, column_start);
+    if (number == geometry->phases.size()) {
+      geometry->phases.push_back({row_start, shape.rows.stride, column_start, shape.columns.stride, -1});
+    }
+    number_of.push_back(number);
+  }
+  for (Phase& phase : geometry->phases) {
+    if (splits_pairs(*geometry, phase)) phase.partner = numbers.find(phase.row_start, 1 - phase.column_start);
+  }
+  const std::int64_t plane_rows = ceil_div(geometry->height, shape.rows.stride);
+  const double floats = static_cast<double>(geometry->phases.size()) * static_cast<double>(plane_rows) *
+                        static_cast<double>(geometry->out_width) * static_cast<double>(channels);
+  geometry->gathered = floats > kMostPlanes;
+  if (geometry->gathered) return;
+  const std::int64_t plane = plane_rows * geometry->out_width;
+  for (std::size_t t = 0; t < geometry->taps.size(); ++t) {
+    Tap& tap = geometry->taps[t];
+    const std::int64_t right = by_phase ? offset_of(tap.column, shape.columns.stride).shift : 0;
+    const std::int64_t down = offset_of(tap.row, shape.rows.stride).shift;
+    tap.shift = static_cast<std::int64_t>(number_of[t]) * plane + down * geometry->out_width + right;
+  }
+  geometry->plane_pitch = static_cast<std::int64_t>(geometry->phases.size()) * plane;
 }
 
 // What split_pairs gives besides what is wanted.
@@ -88,7 +132,8 @@ void copy_row(const Geometry& geometry, const Phase& phase, const float* row, fl
 
 }  // namespace
 
-Geometry make_geometry(const ConvShape& shape, std::int64_t height, std::int64_t width) {
+Geometry make_geometry(const ConvShape& shape, const std::vector<std::uint32_t>& places, std::size_t channels,
+                       std::int64_t height, std::int64_t width) {
   Geometry geometry{};
   geometry.height = height;
   geometry.width = width;
@@ -97,30 +142,16 @@ Geometry make_geometry(const ConvShape& shape, std::int64_t height, std::int64_t
   geometry.row_step = shape.rows.stride;
   geometry.column_step = shape.columns.stride;
   geometry.direct = shape.rows.stride == 1 && shape.columns.stride == 1 && geometry.out_width == width;
-  const bool by_phase = phases_fit(shape.columns, width, geometry.out_width);
-  for (std::int64_t r = 0; r < shape.rows.kernel; ++r) {
-    for (std::int64_t c = 0; c < shape.columns.kernel; ++c) {
-      const std::int64_t row = r * shape.rows.dilation - shape.rows.pad_begin;
-      const std::int64_t column = c * shape.columns.dilation - shape.columns.pad_begin;
-      geometry.taps.push_back({row, column, 0});
-      if (geometry.direct) {
-        geometry.taps.back().shift = static_cast<std::ptrdiff_t>(row * width + column);
-        continue;
-      }
-      const Offset down = offset_of(row, shape.rows.stride);
-      // Where phases do not fit, each column of the filter gets a plane of its own, zeros outside the image included.
-      const Offset right = by_phase ? offset_of(column, shape.columns.stride) : Offset{column, 0};
-      const std::int64_t rows = ceil_div(height - down.phase_start, shape.rows.stride);
-      const std::size_t number = phase_number(&geometry, {down.phase_start, shape.rows.stride, std::max<std::int64_t>(rows, 0),
-                                                          right.phase_start, shape.columns.stride});
-      geometry.taps.back().shift = static_cast<std::ptrdiff_t>(
-          static_cast<std::int64_t>(number) * ceil_div(height, shape.rows.stride) * geometry.out_width +
-          down.shift * geometry.out_width + right.shift);
-    }
+  for (const std::uint32_t place : places) {
+    const std::int64_t row = place / shape.columns.kernel * shape.rows.dilation - shape.rows.pad_begin;
+    const std::int64_t column = place % shape.columns.kernel * shape.columns.dilation - shape.columns.pad_begin;
+    geometry.taps.push_back({row, column, static_cast<std::ptrdiff_t>(row * width + column)});
   }
-  const std::int64_t planes = geometry.direct ? 1 : static_cast<std::int64_t>(geometry.phases.size());
-  const std::int64_t plane = geometry.direct ? height * width : ceil_div(height, shape.rows.stride) * geometry.out_width;
-  geometry.plane_pitch = static_cast<std::ptrdiff_t>(planes * plane);
+  if (geometry.direct) {
+    geometry.plane_pitch = static_cast<std::ptrdiff_t>(height * width);
+  } else {
+    find_phases(shape, channels, &geometry);
+  }
   find_runs(&geometry);
   return geometry;
 }
@@ -131,18 +162,9 @@ void split_phases(const Geometry& geometry, const KernelTable& kernels, const fl
     const Phase& phase = geometry.phases[p];
     float* out = planes + static_cast<std::int64_t>(p) * plane_rows * geometry.out_width;
     // Two phases of neighbouring columns are split at once.
-    const bool pair = phase.column_step == 2 && geometry.width == 2 * geometry.out_width && phase.column_start == 0;
-    const bool partner = phase.column_step == 2 && geometry.width == 2 * geometry.out_width && phase.column_start == 1;
-    std::int64_t other = -1;
-    if (pair || partner) {
-      for (std::size_t q = 0; q < geometry.phases.size(); ++q) {
-        const Phase& each = geometry.phases[q];
-        if (each.row_start == phase.row_start && each.column_start == 1 - phase.column_start) {
-          other = static_cast<std::int64_t>(q);
-        }
-      }
-    }
-    if (partner && other >= 0) continue;  // done with its pair
+    const bool pair = splits_pairs(geometry, phase) && phase.column_start == 0;
+    const std::int64_t other = phase.partner;
+    if (other >= 0 && !pair) continue;  // done with its partner
     for (std::int64_t i = 0; i < plane_rows; ++i) {
       const std::int64_t row = phase.row_start + i * phase.row_step;
       float* to = out + i * geometry.out_width;
@@ -200,6 +222,26 @@ void make_masks(const Geometry& geometry, const std::vector<Tap>& taps, std::siz
     }
     std::fill(out + width, out + pitch, 0);
     needed[t] = all ? 0 : 1;
+  }
+}
+
+void gather_pixels(const Geometry& geometry, const Tap& tap, const float* image, std::size_t first, std::size_t width,
+                   float* out, std::size_t pitch) {
+  const std::int64_t start = static_cast<std::int64_t>(first), step = geometry.column_step;
+  // Columns of the output that read within the image.
+  const std::int64_t low = std::max<std::int64_t>(ceil_div(-tap.column, step), 0);
+  const std::int64_t high = std::max(ceil_div(geometry.width - tap.column, step), low);
+  std::int64_t row = start / geometry.out_width, column = start % geometry.out_width;
+  std::fill(out, out + pitch, 0.0f);
+  for (std::size_t i = 0; i < width; ++row, column = 0) {
+    const std::int64_t left = static_cast<std::int64_t>(width - i);
+    const std::int64_t end = std::min(column + left, geometry.out_width), from_row = row * geometry.row_step + tap.row;
+    const bool within = from_row >= 0 && from_row < geometry.height;
+    const std::int64_t from = from_row * geometry.width + tap.column;
+    for (std::int64_t c = std::max(column, low); within && c < std::min(end, high); ++c) {
+      out[static_cast<std::int64_t>(i) + c - column] = image[from + c * step];
+    }
+    i += static_cast<std::size_t>(end - column);
   }
 }
 

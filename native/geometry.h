@@ -16,8 +16,9 @@ namespace rigl {
 
 // One plane per channel and phase: pixels (row_start + i * row_step, column_start + j * column_step), j < out_width.
 struct Phase {
-  std::int64_t row_start, row_step, rows;
+  std::int64_t row_start, row_step;
   std::int64_t column_start, column_step;
+  std::int64_t partner;  // the number of the phase of the columns between, where both can be split at once; or -1
 };
 
 struct Tap {
@@ -29,7 +30,8 @@ struct Geometry {
   std::int64_t height, width, out_height, out_width;
   std::int64_t row_step, column_step;  // of the input, from one output pixel to the next
   bool direct;                         // the planes are the input itself
-  std::vector<Phase> phases;           // where they are not
+  bool gathered;                       // there are no planes, they would be too large: pixels are read one by one
+  std::vector<Phase> phases;           // where there are planes
   std::ptrdiff_t plane_pitch;          // floats from channel to channel
   std::vector<Tap> taps;
 
@@ -42,13 +44,22 @@ struct Geometry {
   std::size_t pixels() const { return static_cast<std::size_t>(out_height * out_width); }
 };
 
-Geometry make_geometry(const ConvShape& shape, std::int64_t height, std::int64_t width);
+// The largest planes of one image, in floats.
+constexpr double kMostPlanes = 1 << 24;
+
+// Of the places of the filter with these numbers (row * columns of the filter + column), in rising order.
+Geometry make_geometry(const ConvShape& shape, const std::vector<std::uint32_t>& places, std::size_t channels,
+                       std::int64_t height, std::int64_t width);
 
 // Rearrange one channel.
 void split_phases(const Geometry& geometry, const KernelTable& kernels, const float* image, float* planes);
 
 // Masks of the places that lie within the image, for the pixels `first`..`first + width` and each of some taps.
-void make_masks(const Geometry& geometry, const std::vector<Tap>& taps, std::size_t first, std::size_t width, std::size_t pitch, std::int32_t* masks,
-                std::uint8_t* needed);
+void make_masks(const Geometry& geometry, const std::vector<Tap>& taps, std::size_t first, std::size_t width,
+                std::size_t pitch, std::int32_t* masks, std::uint8_t* needed);
+
+// Copy what the pixels `first`..`first + width` read of one channel under a place of the filter; zeros up to `pitch`.
+void gather_pixels(const Geometry& geometry, const Tap& tap, const float* image, std::size_t first, std::size_t width,
+                   float* out, std::size_t pitch);
 
 }  // namespace rigl

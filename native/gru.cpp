@@ -46,6 +46,7 @@ SparseGru::SparseGru(const SparseMatrix& matrix, const GruShape& shape, const Ke
 }
 
 void SparseGru::run(const GruCall& call, const Threads& threads) {
+  if (call.batch == 0) return;
   for (std::size_t d = 0; d < directions(); ++d) run_direction(call, d, threads);
 }
 
@@ -53,10 +54,10 @@ void SparseGru::run_direction(const GruCall& call, std::size_t number, const Thr
   const Direction& mine = directions_[number];
   const std::size_t state = call.batch * size_;
   static thread_local Buffer kept;
-  float* held = kept.floats(std::max<std::size_t>(state, 1));  // the state where it cannot be read from the output
+  float* held = kept.floats(state);  // the state where it cannot be read from the output
   if (call.initial == nullptr) {
     std::fill(held, held + state, 0.0f);
-  } else if (state > 0) {
+  } else {
     std::memcpy(held, call.initial + number * state, state * sizeof(float));
   }
   const float* before = held;
@@ -79,7 +80,7 @@ void SparseGru::run_direction(const GruCall& call, std::size_t number, const Thr
       }
     }
   }
-  if (call.last == nullptr || state == 0) return;
+  if (call.last == nullptr) return;
   float* last = call.last + number * state;
   std::memcpy(last, before, state * sizeof(float));
   for (std::size_t b = 0; call.lengths != nullptr && b < call.batch; ++b) {

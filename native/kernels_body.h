@@ -7,14 +7,20 @@ namespace rigl {
 namespace {
 
 constexpr int kLanes = RIGL_LANES;
-// Unaligned on purpose: rows of images begin anywhere.
-typedef float Vector __attribute__((vector_size(RIGL_LANES * 4), aligned(4), may_alias));
-typedef int32_t Mask __attribute__((vector_size(RIGL_LANES * 4), aligned(4), may_alias));
+typedef float Vector __attribute__((vector_size(RIGL_LANES * 4)));
+typedef int32_t Mask __attribute__((vector_size(RIGL_LANES * 4)));
+// In memory they are unaligned on purpose: rows of images begin anywhere. Variables are never of these types, as a compiler
+// may forget the alignment of a name when it is an argument of a template.
+typedef float LooseVector __attribute__((vector_size(RIGL_LANES * 4), aligned(4), may_alias));
+typedef int32_t LooseMask __attribute__((vector_size(RIGL_LANES * 4), aligned(4), may_alias));
 
 #define RIGL_INLINE inline __attribute__((always_inline))
 
-RIGL_INLINE Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
-RIGL_INLINE void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
+RIGL_INLINE Vector load(const float* from) { return *reinterpret_cast<const LooseVector*>(from); }
+RIGL_INLINE Mask load_mask(const int32_t* from) { return *reinterpret_cast<const LooseMask*>(from); }
+RIGL_INLINE void store(float* to, Vector value) { *reinterpret_cast<LooseVector*>(to) = value; }
+// Where the mask is zero, nothing of the value is left: not even NaN.
+RIGL_INLINE Vector masked(Vector value, Mask mask) { return (Vector)((Mask)value & mask); }
 RIGL_INLINE Vector spread(float value) { return value - Vector{}; }
 
 // Comparisons with NaN are false: it passes through, as in the runtime's own operators.
@@ -210,9 +216,7 @@ void pack_columns(const ShiftTask& task, const Source* sources, size_t count, fl
     } else {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        const Mask kept = *reinterpret_cast<const Mask*>(from + v * kLanes) &
-                          *reinterpret_cast<const Mask*>(mask + v * kLanes);
-        *reinterpret_cast<Mask*>(out + v * kLanes) = kept;
+        store(out + v * kLanes, masked(load(from + v * kLanes), load_mask(mask + v * kLanes)));
       }
     }
   }
@@ -232,9 +236,8 @@ void pack_long(const ShiftTask& task, const Source* sources, size_t count, float
     }
     const float* from = task.planes + start;
     for (int i = 0; i < width; i += kLanes) {
-      Mask value = *reinterpret_cast<const Mask*>(from + i);
-      if (mask != nullptr) value &= *reinterpret_cast<const Mask*>(mask + i);
-      *reinterpret_cast<Mask*>(out + i) = value;
+      const Vector value = load(from + i);
+      store(out + i, mask == nullptr ? value : masked(value, load_mask(mask + i)));
     }
   }
 }
@@ -321,7 +324,7 @@ RIGL_INLINE Vector exponential(Vector x) {
   sum = sum * rest + 1.0f;
   sum = sum * rest + 1.0f;
   const Mask bits = (__builtin_convertvector(whole, Mask) + 127) << 23;
-  return sum * reinterpret_cast<const Vector&>(bits);
+  return sum * (Vector)bits;
 }
 
 RIGL_INLINE Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }

@@ -7,9 +7,7 @@ RIGL_INLINE Vector column_sum(const DepthwiseTask& task, const DepthwiseColumn& 
   Vector sums{};
 #pragma GCC unroll 3
   for (int r = 0; r < rows; ++r) sums += column.weights[r] * load(task.planes + column.offsets[r] + place);
-  if (column.mask == nullptr) return sums;
-  const Mask kept = reinterpret_cast<const Mask&>(sums) & *reinterpret_cast<const Mask*>(column.mask + in_mask);
-  return reinterpret_cast<const Vector&>(kept);
+  return column.mask == nullptr ? sums : masked(sums, load_mask(column.mask + in_mask));
 }
 
 void filter_any(const DepthwiseTask& task) {
@@ -48,9 +46,7 @@ void filter_three(const DepthwiseTask& task) {
     first += a2 * load(pa + two + place);
     middle += b2 * load(pb + two + place);
     last += c2 * load(pc + two + place);
-    const Mask kept_first = reinterpret_cast<const Mask&>(first) & *reinterpret_cast<const Mask*>(left + in_mask);
-    const Mask kept_last = reinterpret_cast<const Mask&>(last) & *reinterpret_cast<const Mask*>(right + in_mask);
-    Vector sums = middle + reinterpret_cast<const Vector&>(kept_first) + reinterpret_cast<const Vector&>(kept_last);
+    Vector sums = middle + masked(first, load_mask(left + in_mask)) + masked(last, load_mask(right + in_mask));
     sums = sums < low ? low : sums;
     sums = sums > high ? high : sums;
     in_mask += kLanes;

@@ -40,10 +40,11 @@ void check(const ort::Api& api, ort::Status* status, const char* what) {
   throw Problem(what);
 }
 
-// A tensor as the kernels see it; without data where an optional input is absent.
+// A tensor as the kernels see it. One that is given may be without data: it is empty.
 struct Tensor {
   float* data = nullptr;
   std::vector<std::int64_t> shape;
+  bool given = false;
 };
 
 std::vector<std::int64_t> shape_of(const ort::Api& api, const ort::Value* value) {
@@ -77,7 +78,7 @@ Tensor input(const ort::Api& api, const ort::KernelContext* context, std::size_t
   if (index >= count) return {};
   check(api, api.input(context, index, &value), "an input cannot be read");
   if (value == nullptr) return {};
-  return {static_cast<float*>(data_of(api, value)), shape_of(api, value)};
+  return {static_cast<float*>(data_of(api, value)), shape_of(api, value), true};
 }
 
 float* output(const ort::Api& api, ort::KernelContext* context, const std::vector<std::int64_t>& shape,
@@ -146,7 +147,7 @@ void run_in_pool(void* pool, void (*task)(void*, std::size_t), std::size_t total
 }
 
 const float* bias_of(const Tensor& bias, std::size_t rows) {
-  if (bias.data != nullptr && count_of(bias.shape) != rows) throw Problem("the bias does not fit the packed weights");
+  if (bias.given && count_of(bias.shape) != rows) throw Problem("the bias does not fit the packed weights");
   return bias.data;
 }
 
@@ -163,37 +164,39 @@ ConvShape conv_shape(const ort::Api& api, const ort::KernelInfo* info) {
 
 struct ConvKernel {
   Settings settings;
-  SparseConv conv;
   bool flat;  // one axis only
+  std::unique_ptr<SparseConv> conv;
 
   static constexpr const char* kName = "SparseConv";
   static constexpr std::size_t kInputs = 4, kOutputs = 1;
   static constexpr ort::ElementType kWeights = ort::kUint8;
 
   ConvKernel(const ort::Api& api, const ort::KernelInfo* info)
-      : settings(api, info), conv(weights(api, info), conv_shape(api, info), kernels()) {
-    flat = integers(api, info, "kernel_shape").size() == 1;
-    const std::string wrong = check_conv(conv.matrix(), conv.shape());
+      : settings(api, info), flat(integers(api, info, "kernel_shape").size() == 1) {
+    const ConvShape shape = conv_shape(api, info);
+    SparseMatrix matrix = weights(api, info);
+    const std::string wrong = check_conv(matrix, shape);
     if (!wrong.empty()) throw Problem(wrong);
+    conv = std::make_unique<SparseConv>(std::move(matrix), shape, kernels());
   }
 
   void compute(ort::KernelContext* context) {
     const Tensor x = input(settings.api, context, 0), bias = input(settings.api, context, 2);
     const Tensor residual = input(settings.api, context, 3);
     const std::size_t rank = flat ? 3 : 4;
-    if (x.shape.size() != rank || x.shape[1] != static_cast<std::int64_t>(conv.channels())) {
+    if (x.shape.size() != rank || x.shape[1] != static_cast<std::int64_t>(conv->channels())) {
       throw Problem("the input of a convolution does not fit the packed weights");
     }
     const std::int64_t height = flat ? 1 : x.shape[2], width = x.shape[rank - 1];
-    const std::int64_t out_height = conv.shape().rows.output(height), out_width = conv.shape().columns.output(width);
+    const std::int64_t out_height = conv->shape().rows.output(height), out_width = conv->shape().columns.output(width);
     if (out_height < 1 || out_width < 1) throw Problem("the input of a convolution is smaller than its kernel");
-    std::vector<std::int64_t> out = {x.shape[0], conv.matrix().rows};
+    std::vector<std::int64_t> out = {x.shape[0], static_cast<std::int64_t>(conv->rows())};
     if (!flat) out.push_back(out_height);
     out.push_back(out_width);
-    if (residual.data != nullptr && residual.shape != out) throw Problem("the residual does not have the output's shape");
+    if (residual.given && residual.shape != out) throw Problem("the residual does not have the output's shape");
     float* y = output(settings.api, context, out);
     Pool pool = {&settings.api, context};
-    conv.run({x.data, static_cast<std::size_t>(x.shape[0]), height, width, bias_of(bias, conv.matrix().rows),
+    conv->run({x.data, static_cast<std::size_t>(x.shape[0]), height, width, bias_of(bias, conv->rows()),
               residual.data, y, settings.clip},
              {settings.threads, run_in_pool, &pool});
   }
@@ -207,28 +210,31 @@ std::vector<float> filters(const ort::Api& api, const ort::KernelInfo* info) {
 
 struct DepthwiseKernel {
   Settings settings;
-  DepthwiseConv conv;
+  std::unique_ptr<DepthwiseConv> conv;
 
   static constexpr const char* kName = "DepthwiseConv";
   static constexpr std::size_t kInputs = 3, kOutputs = 1;
   static constexpr ort::ElementType kWeights = ort::kFloat;
 
   DepthwiseKernel(const ort::Api& api, const ort::KernelInfo* info)
-      : settings(api, info), conv(filters(api, info), conv_shape(api, info), kernels()) {
-    const std::string wrong = check_depthwise(conv.weights(), conv.shape());
+      : settings(api, info) {
+    const ConvShape shape = conv_shape(api, info);
+    std::vector<float> weights = filters(api, info);
+    const std::string wrong = check_depthwise(weights, shape);
     if (!wrong.empty()) throw Problem(wrong);
+    conv = std::make_unique<DepthwiseConv>(std::move(weights), shape, kernels());
   }
 
   void compute(ort::KernelContext* context) {
     const Tensor x = input(settings.api, context, 0), bias = input(settings.api, context, 2);
-    if (x.shape.size() != 4 || x.shape[1] != static_cast<std::int64_t>(conv.channels())) {
+    if (x.shape.size() != 4 || x.shape[1] != static_cast<std::int64_t>(conv->channels())) {
       throw Problem("the input of a convolution does not fit its filters");
     }
-    const std::int64_t height = conv.shape().rows.output(x.shape[2]), width = conv.shape().columns.output(x.shape[3]);
+    const std::int64_t height = conv->shape().rows.output(x.shape[2]), width = conv->shape().columns.output(x.shape[3]);
     if (height < 1 || width < 1) throw Problem("the input of a convolution is smaller than its kernel");
     float* y = output(settings.api, context, {x.shape[0], x.shape[1], height, width});
     Pool pool = {&settings.api, context};
-    conv.run({x.data, static_cast<std::size_t>(x.shape[0]), x.shape[2], x.shape[3], bias_of(bias, conv.channels()),
+    conv->run({x.data, static_cast<std::size_t>(x.shape[0]), x.shape[2], x.shape[3], bias_of(bias, conv->channels()),
               nullptr, y, settings.clip},
              {settings.threads, run_in_pool, &pool});
   }
@@ -295,9 +301,9 @@ struct GruKernel {
     const auto size = static_cast<std::int64_t>(gru->size()), ways = static_cast<std::int64_t>(gru->directions());
     if (x.shape.size() != 3 || x.shape[2] != ways * 3 * size) throw Problem("the input does not fit the packed weights");
     const std::vector<std::int64_t> last = {ways, x.shape[1], size};
-    if (initial.data != nullptr && initial.shape != last) throw Problem("the initial state has a wrong shape");
+    if (initial.given && initial.shape != last) throw Problem("the initial state has a wrong shape");
     const auto* ends = reinterpret_cast<const std::int32_t*>(lengths.data);  // the one input that is not of floats
-    if (ends != nullptr) check_lengths(ends, lengths.shape, x.shape);
+    if (lengths.given) check_lengths(ends, lengths.shape, x.shape);
     float* y = output(settings.api, context, {x.shape[0], ways, x.shape[1], size});
     float* end = output(settings.api, context, last, 1);
     Pool pool = {&settings.api, context};

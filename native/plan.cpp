@@ -19,8 +19,15 @@ std::vector<std::uint32_t> used_sources(const SparseMatrix& matrix, const RowGro
     std::iota(used.begin(), used.end(), 0u);
     return used;
   }
+  const std::size_t first = matrix.starts[group.begin], last = matrix.starts[group.end];
+  if (sources / 64 > last - first) {  // far more than non-zeros: not worth a look at each
+    for (std::size_t k = first; k < last; ++k) used.push_back(matrix.places[k] / shape.columns);
+    std::sort(used.begin(), used.end());
+    used.erase(std::unique(used.begin(), used.end()), used.end());
+    return used;
+  }
   std::vector<bool> seen(sources);
-  for (std::size_t k = matrix.starts[group.begin]; k < matrix.starts[group.end]; ++k) {
+  for (std::size_t k = first; k < last; ++k) {
     seen[matrix.places[k] / shape.columns] = true;
   }
   for (std::uint32_t source = 0; source < sources; ++source) {

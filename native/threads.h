@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <new>
 
@@ -46,7 +47,7 @@ void for_each(const Threads& threads, std::size_t total, const Body& body) {
     const std::size_t end = one.total * (index + 1) / one.pieces;
     try {
       for (std::size_t i = one.total * index / one.pieces; i < end; ++i) (*one.body)(i);
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {
       one.failed = true;  // no exception may leave a thread that is not ours
     }
   };

@@ -5,11 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rigl_compress.exporters.export import ExportedModel, Layout, check_target, export_onnx, reencode
 from rigl_compress.exporters.onnx_file import sha256_of
@@ -17,8 +14,9 @@ from rigl_compress.exporters.trials import named_inputs
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.flops import count_flops
 from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.inputs_file import read_inputs
 from rigl_compress.pipeline.train.metrics import metric_of
-from rigl_compress.pipeline.workspace import Run
+from rigl_compress.pipeline.workspace import Run, locked_for
 from rigl_compress.runtime.export import TARGET, export_sparse_runtime, refuse_rewritten
 from rigl_compress.runtime.library import kernels_library
 
@@ -54,7 +52,8 @@ class ExportConfig:
 def export(source: Path, path: Path, config: ExportConfig, *, write: bool = True) -> ExportedModel:
     """Export a run folder or an ONNX file; without `write` everything is done and checked, and no file stays."""
     if write:
-        return _export(source, path, config)
+        with locked_for(path):
+            return _export(source, path, config)
     check_target(path, overwrite=config.overwrite)
     with TemporaryDirectory() as folder:
         return replace(_export(source, Path(folder) / path.name, config), path=path)
@@ -137,6 +136,7 @@ def facts_of(run: Run, model: SparseModel) -> dict[str, Any]:
         "method": result["method"],
         "sparsity": round(model.topology.sparsity, 6),
         "flops": round(flops.sparse),
+        **({"left_dense": result["left_dense"]} if result.get("left_dense") else {}),
         **_quality(result),
     }
 
@@ -158,19 +158,3 @@ def _example(model: SparseModel, inputs: Path | None) -> torch.Tensor:
     if real is not None:
         return torch.from_numpy(next(iter(real.values())))
     return model.spec.example()
-
-
-def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
-    """Read inputs by name from an .npz file."""
-    if path is None:
-        return None
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in archive.files}
-    except (OSError, EOFError, ValueError, AttributeError, TypeError, BadZipFile) as error:
-        # Of numpy's own reasons one advises to load the file unsafely.
-        reason = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
-        raise InputError(f"{path} is not an .npz file of arrays{reason}: write one with numpy.savez") from None
-    if not found:
-        raise InputError(f"{path} is empty: save the inputs by their names with numpy.savez")
-    return found

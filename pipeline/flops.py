@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from rigl_compress.models.flops import count_flops
@@ -23,9 +22,8 @@ def recipe_flops(recipe: Recipe, convention: str = "multiply-add") -> FlopReport
     spec = recipe.model.taking(shape)
     if recipe.sparsity.rule.narrow:
         spec = spec.with_options(width=width_for_density(spec, 1 - recipe.sparsity.sparsity))
-    with torch.device("meta"):
-        model = spec.build()
-    return count_flops(model, spec.example().to("meta"), kept_shares(model, recipe.sparsity), convention)
+    model, example = spec.outline()
+    return count_flops(model, example, kept_shares(model, recipe.sparsity), convention)
 
 
 def kept_shares(model: nn.Module, sparsity: SparsityConfig) -> dict[str, float]:

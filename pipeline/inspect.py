@@ -5,8 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rigl_compress.models.errors import InputError
+from rigl_compress.models.references import is_reference
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
+from rigl_compress.models.wording import percent
 from rigl_compress.pipeline.workspace import Run
 
 SHADES = " ·░▒▓█"
@@ -19,7 +22,7 @@ def layer_rows(begin: Topology, end: Topology) -> list[tuple[str, ...]]:
             layer.name,
             "×".join(map(str, layer.shape)),
             f"{layer.active:,}",
-            f"{layer.sparsity:.2%}",
+            percent(layer.sparsity),
             f"{int((end[layer.name] & ~begin[layer.name]).sum()):,}",
         )
         for layer in end.layers
@@ -31,11 +34,18 @@ def pixel_map(model: SparseModel, topology: Topology) -> Tensor | None:
 
     The paper's figure in Appendix B. Pixels that the network does not look at have none.
     """
+    unknown = model.spec.input_shape is None and is_reference(model.spec.name)  # looking does not run people's code
+    if unknown or not topology or len(model.spec.shape) < 2:
+        return None
     *channels, height, width = (1, *model.spec.shape)[-3:]
     first = next(iter(topology.values()))
     pixels = model.weights.get(f"{next(iter(topology)).removesuffix('.weight')}.index", torch.arange(height * width))
-    if first.dim() != 2 or channels != [1] or first.shape[1] != len(pixels):
+    if first.dim() != 2 or channels != [1] or pixels.shape != first.shape[1:] or not len(pixels):
         return None
+    if pixels.dtype != torch.int64 or not 0 <= int(pixels.min()) <= int(pixels.max()) < height * width:
+        raise InputError(
+            f"the first layer picks pixels that an image of {height} × {width} does not have: it is damaged"
+        )
     counts = torch.zeros(height * width, dtype=torch.int64)
     counts[pixels] = first.sum(dim=0)
     return counts.reshape(height, width)
@@ -66,9 +76,18 @@ def side_by_side(titles: tuple[str, str], maps: tuple[Tensor, Tensor]) -> list[s
     return [f"{titles[0]:<{width}}    {titles[1]}", *lines]
 
 
+def _check_alike(run: Run, trained: Topology, begin: Topology, end: Topology) -> None:
+    shapes = [{layer.name: layer.shape for layer in each.layers} for each in (trained, begin, end)]
+    if shapes[1] != shapes[2] or shapes[0] != shapes[2]:
+        raise InputError(
+            f"{run.path} has topologies of different networks: its files are not of one run; train it again"
+        )
+
+
 def inspection(run: Run) -> dict[str, Any]:
     """Give everything `inspect` shows, as plain data."""
     model, begin, end = run.model(), run.topology("begin"), run.topology("end")
+    _check_alike(run, model.topology, begin, end)
     maps = {"begin": pixel_map(model, begin), "end": pixel_map(model, end)}
     return {
         "format": 1,

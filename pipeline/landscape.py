@@ -19,7 +19,7 @@ from torch.func import functional_call
 from rigl_compress.models.artifacts import atomic_path
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.registry import Registry
-from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.models.sparse_model import SparseModel, check_weights
 from rigl_compress.pipeline.pictures import logarithmic
 from rigl_compress.pipeline.train.data.load import load_dataset
 from rigl_compress.pipeline.train.data.samples import Samples
@@ -105,7 +105,12 @@ def landscape(first: Run, second: Run, config: LandscapeConfig, here: Circumstan
     _check_alike(*ends, second)
     recipe, device = first.recipe(), find_device(here.device)
     data = load_dataset(recipe.data.name, here.data_dir, say=here.say, options=recipe.data.options).to(device)
-    model = ends[0].build().to(device).train()  # normalisation by the batch: a point of a curve has no statistics
+    model = ends[0].build()
+    for run, end in zip((first, second), ends, strict=True):
+        check_weights(model, end.weights, str(run.path))
+        if end.topology.keys() != ends[0].topology.keys():
+            raise InputError(f"{run.path} has connections in other layers than {first.path}: train both alike")
+    model = model.to(device).train()  # normalisation by the batch: a point of a curve has no statistics
     places = tuple(i / (config.points - 1) for i in range(config.points))
     losses = {}
     for name in config.curves:

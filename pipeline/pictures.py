@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rigl_compress.models.artifacts import atomic_path
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.wording import percent
 from rigl_compress.pipeline.inspect import pixel_map
 from rigl_compress.pipeline.train.metrics import Metric, metric_of
 from rigl_compress.pipeline.workspace import Run
@@ -88,7 +89,7 @@ def _curve(axes: "Axes", rows: list[dict[str, Any]], metric: Metric) -> None:
 def _title(result: Mapping[str, Any]) -> str:
     metric = metric_of(result)
     final = f"final {metric.title} {metric.show(metric.final_and_best(result)[0])}"
-    parts = [f"{result['recipe']}: {result['sparsity']:.1%} sparse", final]
+    parts = [f"{result['recipe']}: {percent(result['sparsity'], 1)} sparse", final]
     if alive := result.get("alive"):
         parts.append(f"{alive['architecture']} without dead neurons, {alive['kflops']:.1f} KFLOPs")
     return " · ".join(parts)

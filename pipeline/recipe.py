@@ -13,7 +13,8 @@ import tomli_w
 import rigl_compress
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.networks import ModelSpec
-from rigl_compress.pipeline.settings import parse, plain
+from rigl_compress.models.settings import parse, plain
+from rigl_compress.models.trust import FromFile, from_file, trusting_code, vouched
 from rigl_compress.pipeline.train.config import SparsityConfig
 from rigl_compress.pipeline.train.initialize import InitConfig
 from rigl_compress.pipeline.train.learning_rate import LearningRate
@@ -89,6 +90,7 @@ class Recipe:
     start: StartConfig | None = None
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
 
@@ -103,6 +105,18 @@ class Recipe:
         return tomli_w.dumps(plain(self))
 
 
+def check_name(name: str) -> None:
+    """Refuse a name that would be a path: folders of runs are called after it.
+
+    >>> check_name("mnist-rigl")
+    >>> check_name("../elsewhere")
+    Traceback (most recent call last):
+    rigl_compress.models.errors.InputError: name is '../elsewhere', expected one without slashes that a folder can have
+    """
+    if not name.strip(". ") or any(each in "/\\:" or not each.isprintable() for each in name):
+        raise InputError(f"name is {name!r}, expected one without slashes that a folder can have")
+
+
 def parse_recipe(text: str, where: str, overrides: Iterable[str] = ()) -> Recipe:
     """Parse a recipe; `overrides` are `key=value` with dots in the key and a TOML value.
 
@@ -111,8 +125,9 @@ def parse_recipe(text: str, where: str, overrides: Iterable[str] = ()) -> Recipe
     """
     try:
         content: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not valid TOML: {error}") from None
+    content = from_file(content, where)
     for override in overrides:
         _override(content, override)
     if "row" in content:
@@ -132,13 +147,14 @@ def _override(content: dict[str, Any], override: str) -> None:
         content = content.setdefault(table, {})
         if not isinstance(content, dict):
             raise InputError(f"override {override!r} goes into {table!r}, which is not a table")
-    content[key] = _value(value.strip())
+    new = _value(value.strip())
+    content[key] = from_file(new, override.file) if isinstance(override, FromFile) else new  # of a comparison's row
 
 
 def _keys(path: str) -> list[str]:
     try:  # TOML's own rules for dotted and quoted keys
         nested: Any = tomllib.loads(f"{path} = 0")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         raise InputError(f"{path!r} is not a key: write table.key, with quotes around names that hold dots") from None
     keys = []
     while isinstance(nested, Mapping):
@@ -150,7 +166,7 @@ def _keys(path: str) -> list[str]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {whole_number_part(text)}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text  # a bare word is a text
 
 
@@ -174,14 +190,18 @@ def shipped_recipes() -> dict[str, Path]:
     return {name: path for name, path in shipped_files().items() if "\n[[row]]" not in path.read_text(encoding="utf-8")}
 
 
-def load_recipe(source: str, overrides: Iterable[str] = ()) -> Recipe:
-    """Load a recipe by the name of a shipped one or by the path of a file."""
+def load_recipe(source: str, overrides: Iterable[str] = (), *, trust_code: bool = False) -> Recipe:
+    """Load a recipe by the name of a shipped one or by the path of a file.
+
+    `trust_code`: the functions that the file names, for its model or its data, may be imported and called.
+    """
     path = shipped_files().get(source, Path(source))
     if not path.is_file():
         raise InputError(
             f"no recipe {source!r}: give the path of a TOML file or a name; {did_you_mean(source, shipped_recipes())}"
         )
-    return read_recipe(path, source, overrides)
+    with trusting_code(trust_code):
+        return read_recipe(path, source, overrides)
 
 
 def read_recipe(path: Path, where: str, overrides: Iterable[str] = ()) -> Recipe:
@@ -190,4 +210,7 @@ def read_recipe(path: Path, where: str, overrides: Iterable[str] = ()) -> Recipe
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {where}: {error}; a recipe is a text file in TOML") from None
-    return parse_recipe(text, where, overrides)
+    recipe = parse_recipe(text, where, overrides)
+    model = replace(recipe.model, name=vouched(recipe.model.name, recipe.model.options, path))
+    data = replace(recipe.data, name=vouched(recipe.data.name, recipe.data.options, path))
+    return replace(recipe, model=model, data=data)

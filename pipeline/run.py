@@ -11,6 +11,7 @@ from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.artifacts import write_json, write_text
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.references import is_reference
+from rigl_compress.models.settings import plain
 from rigl_compress.pipeline.bench.backends import usable_backend
 from rigl_compress.pipeline.bench.page import write_page
 from rigl_compress.pipeline.bench.report import CompressionReport
@@ -21,14 +22,19 @@ from rigl_compress.pipeline.environment import environment
 from rigl_compress.pipeline.export import ExportConfig, export_run, network_file
 from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.recipe import Recipe
-from rigl_compress.pipeline.settings import plain
 from rigl_compress.pipeline.stages import Done, Stage, check_stage, run_stages, up_to_date
 from rigl_compress.pipeline.train.data.load import dataset_status
 from rigl_compress.pipeline.train.stage import Circumstances, train
 from rigl_compress.pipeline.workspace import Run
+from rigl_compress.runtime.library import why_not
 
 # What is exported and compared: the network as it was trained, and what is left of it in two encodings.
 EXPORTS = {"dense": ("trained", "dense"), "sparse": ("pruned", "sparse"), "compact": ("pruned", "compact")}
+
+
+def default_backends() -> tuple[str, ...]:
+    """Give the runtimes that a run is benchmarked in: ONNX Runtime, and our session where its kernels are."""
+    return ("onnxruntime",) if why_not() else ("onnxruntime", "rigl")
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,9 @@ class RunConfig:
 
 def run(config: RunConfig, first: str = "", last: str = "") -> list[Done]:
     """Run the stages that are not up to date, all of them from `first` on, and none after `last`."""
-    return run_stages(_wanted(config, last), Run(config.folder).stages_file, first, config.here.say)
+    wanted, folder = _wanted(config, last), Run(config.folder)
+    with folder.locked():
+        return run_stages(wanted, folder.stages_file, first, config.here.say)
 
 
 def plan(config: RunConfig, first: str = "", last: str = "") -> dict[str, bool]:
@@ -125,11 +133,17 @@ def machine_facts() -> dict[str, Any]:
 
 def _bench(run: Run, config: RunConfig) -> None:
     sources = [
-        Source(name, run.export_file(name), str(run.export_file(name)), network_file(run, network))
+        Source(name, run.export_file(name), str(run.export_file(name)), network_file(run, network), _trained(network))
         for name, (network, _) in EXPORTS.items()
     ]
     found = bench(sources, replace(config.bench, baseline="dense"), config.benching)
     write_json(run.bench_file, replace(found, recipe=plain(run.recipe())).to_json())
+
+
+def _trained(network: str) -> str:
+    """Name the export of the network as it was trained, for one that was pruned."""
+    trained = next(name for name, (each, _) in EXPORTS.items() if each == "trained")
+    return trained if network == "pruned" else ""
 
 
 def _report(run: Run) -> None:

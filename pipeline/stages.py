@@ -80,7 +80,7 @@ def _run_stage(stage: Stage, memory: Path, force: bool) -> Done:
 
 
 def _noted(memory: Path) -> dict[str, Any]:
-    with suppress(InputError, KeyError, TypeError):  # without a memory everything is done anew
+    with suppress(InputError, KeyError, TypeError, ValueError):  # without a memory everything is done anew
         content = read_json(memory)
         return dict(content["stages"]) if content["format"] == FORMAT else {}
     return {}

@@ -1,21 +1,28 @@
 """A grid of runs: every combination of settings with every seed, in parallel, each in a folder of its own."""
 
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from re import sub
+from signal import SIG_IGN, SIGINT, signal
 from statistics import mean, stdev
+from threading import Thread
 from typing import Any
 
 import torch
 
 from rigl_compress.models.artifacts import write_json
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.lifeline import end_with_parent
 from rigl_compress.pipeline.environment import command_line, environment
+from rigl_compress.pipeline.lock import locked
 from rigl_compress.pipeline.recipe import Recipe, load_recipe, whole_number_part
 from rigl_compress.pipeline.train.check import check_names
 from rigl_compress.pipeline.train.metrics import metric_of
@@ -110,24 +117,46 @@ def sweep(
 ) -> list[Outcome]:
     """Run the cells, `jobs` at a time with one thread each. Finished runs are kept, unfinished ones go on."""
     recipes = plan(source, overrides, every, out)
+    with locked(out):
+        outcomes = _run_all(dict(zip(every, recipes, strict=True)), out, jobs, circumstances)
+        ordered = [outcomes[cell] for cell in every]
+        write_json(out / "sweep.json", sweep_json(source, overrides, ordered))
+    return ordered
+
+
+def _run_all(recipes: Mapping[Cell, Recipe], out: Path, jobs: int, circumstances: Circumstances) -> dict[Cell, Outcome]:
     quiet = replace(circumstances, listener=silent, say=say_nothing)
     outcomes: dict[Cell, Outcome] = {}
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        waiting = {
-            pool.submit(_one_run, recipe, out / cell.folder, quiet): cell
-            for cell, recipe in zip(every, recipes, strict=True)
-        }
+    context = get_context("spawn")
+    theirs, ours = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker, initargs=(theirs,))
+    with theirs, ours, pool:
         try:
+            waiting = {
+                pool.submit(_one_run, recipe, out / cell.folder, quiet): cell for cell, recipe in recipes.items()
+            }
             for done in as_completed(waiting):
                 cell = waiting[done]
                 outcomes[cell] = _outcome(cell, done)
-                circumstances.say(f"[{len(outcomes)}/{len(every)}] {_line(outcomes[cell])}")
-        except BaseException:  # Ctrl-C: the runs that wait are not begun
+                circumstances.say(f"[{len(outcomes)}/{len(recipes)}] {_line(outcomes[cell])}")
+        except BaseException:  # Ctrl-C: the runs that wait are not begun, those that run end now
+            ours.close()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    ordered = [outcomes[cell] for cell in every]
-    write_json(out / "sweep.json", sweep_json(source, overrides, ordered))
-    return ordered
+    return outcomes
+
+
+def _begin_worker(lifeline: Connection) -> None:
+    """Let a worker end with the process that started it, or when that one closes its end of the line."""
+    signal(SIGINT, SIG_IGN)  # Ctrl-C reaches every process of the terminal: the first one ends the others
+    end_with_parent()
+    Thread(target=_end_at_hang_up, args=(lifeline,), daemon=True).start()
+
+
+def _end_at_hang_up(lifeline: Connection) -> None:
+    with suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)
 
 
 def plan(source: str, overrides: Sequence[str], every: Sequence[Cell], out: Path) -> list[Recipe]:
@@ -155,8 +184,9 @@ def state(folder: Path) -> str:
 def _one_run(recipe: Recipe, folder: Path, circumstances: Circumstances) -> dict[str, Any]:
     torch.set_num_threads(1)  # runs side by side use the cores better than threads within a run
     run = Run(folder)
-    if not run.result_file.exists():
-        train(recipe, folder, circumstances, resume=run.recipe_file.exists())
+    with run.locked():
+        if not run.result_file.exists():
+            train(recipe, folder, circumstances, resume=run.recipe_file.exists())
     return run.result()
 
 
@@ -209,7 +239,7 @@ def rows(outcomes: Sequence[Outcome], convention: str = "exact-schedule") -> Ite
         if not results:
             yield (label, "failed", group[0].failure, *([""] * (1 + len(COSTS))))
             continue
-        alive = [result["alive"] for result in results if "alive" in result]
+        alive = [result["alive"] for result in results if result.get("alive")]
         yield (
             label,
             str(len(results)) + (f" ({len(group) - len(results)} failed)" if len(results) < len(group) else ""),
@@ -218,7 +248,7 @@ def rows(outcomes: Sequence[Outcome], convention: str = "exact-schedule") -> Ite
             alive[0]["architecture"] if alive else "",
             spread([each["kflops"] for each in alive], 1),
             spread([each["bitmask_bytes"] for each in alive], 0),
-            spread([result["training_gflops"][convention] for result in results], 1),
+            spread([result["training_gflops"][convention] for result in results if result["training_gflops"]], 1),
         )
 
 

@@ -1,16 +1,18 @@
 """The folder of a run: what stands where, and how it is begun, taken up again or refused."""
 
-import json
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rigl_compress.models.artifacts import read_json, write_json, write_text
+from rigl_compress.models.artifacts import atomic_path, json_text, read_json, write_json, write_text
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
+from rigl_compress.pipeline.lock import leftover, locked
 from rigl_compress.pipeline.recipe import Recipe, read_recipe
+from rigl_compress.pipeline.result import checked_result, parse_metrics
 
 
 @dataclass(frozen=True)
@@ -92,26 +94,30 @@ class Run:
     @classmethod
     def create(cls, path: Path, recipe: Recipe, *, overwrite: bool = False) -> "Run":
         """Make a new run folder. One that exists is refused; `overwrite` replaces an earlier run, nothing else."""
-        run = cls(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            if not overwrite:
-                raise InputError(
-                    f"{path} exists: choose another folder, continue with resume=True, or replace with overwrite=True"
-                )
-            if not run.recipe_file.is_file():
-                raise InputError(f"{path} exists and is not a run: it is not replaced; choose another folder")
+        run, occupied = cls(path), _occupied(path)
+        if occupied and not overwrite:
+            cures = "choose another folder, continue with resume=True, or replace with overwrite=True"
+            raise InputError(f"{path} exists: {cures}")
+        if occupied and not run.recipe_file.is_file():
+            raise InputError(f"{path} exists and is not a run: it is not replaced; choose another folder")
+        with atomic_path(run.recipe_file) as temporary:  # nothing is deleted before there is something in its place
+            temporary.write_text(recipe.to_toml(), encoding="utf-8")
             run._clear()
-        path.mkdir(parents=True, exist_ok=True)
-        write_text(run.recipe_file, recipe.to_toml())
         return run
 
     def _clear(self) -> None:
-        """Delete what an earlier run left, and no other file; the recipe stays until the new one takes its place."""
-        trained = (self.metrics_file, self.checkpoint_file, self.begin_file, self.model_file, self.result_file)
-        later = (self.pruned_file, self.prune_file, self.bench_file, self.page_file, self.markdown_file)
-        exported = (self.stages_file, *map(self.export_file, ("dense", "sparse", "compact")))
-        for file in (*trained, *later, *exported, self.topology_file("begin"), self.topology_file("end")):
-            file.unlink(missing_ok=True)
+        """Delete what an earlier run left, and no other file; the recipe stays until the new one takes its place.
+
+        What was made from other files goes before those: what a kill leaves is what an unfinished run looks like.
+        """
+        reports = (self.page_file, self.markdown_file, self.bench_file, self.stages_file)
+        exported = map(self.export_file, ("dense", "sparse", "compact"))
+        pruned = (self.prune_file, self.pruned_file)
+        trained = (self.result_file, self.model_file, self.topology_file("end"), self.checkpoint_file)
+        begun = (self.metrics_file, self.begin_file, self.topology_file("begin"))
+        for file in (*reports, *exported, *pruned, *trained, *begun):
+            if file.exists():
+                file.unlink()
 
     @classmethod
     def open(cls, path: Path | str) -> "Run":
@@ -125,6 +131,10 @@ class Run:
             raise InputError(f"{path} is not a run folder (no recipe.toml in it): make one with `rigl-compress train`")
         return run
 
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the folder: no other process writes into it."""
+        return locked(self.path)
+
     # Reading
 
     def recipe(self) -> Recipe:
@@ -134,10 +144,13 @@ class Run:
     def model(self) -> SparseModel:
         """The trained network."""
         if not self.model_file.exists():
-            raise InputError(
-                f"{self.path} is not finished: continue with `rigl-compress train --run {self.path} --resume`"
-            )
+            raise self._unfinished()
         return SparseModel.load(self.model_file)
+
+    def _unfinished(self) -> InputError:
+        return InputError(
+            f"{self.path} is not finished: continue with `rigl-compress train --run {self.path} --resume`"
+        )
 
     def topology(self, moment: str) -> Topology:
         """The topology at "begin" or "end"."""
@@ -145,30 +158,49 @@ class Run:
 
     def result(self) -> dict[str, Any]:
         """What came out."""
-        content: dict[str, Any] = read_json(self.result_file)
-        return content
+        if not self.result_file.exists():
+            raise self._unfinished()
+        return checked_result(read_json(self.result_file), self.result_file)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """The lines of the metrics, oldest first; a kill may have cut the last one short."""
         if self.metrics_file.exists():
-            for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
+            lines = self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines()
+            for number, line in enumerate(lines, start=1):
                 try:
-                    yield json.loads(line)
-                except json.JSONDecodeError:
-                    return
+                    yield parse_metrics(line, f"{self.metrics_file}, line {number}")
+                except InputError:
+                    if number < len(lines):
+                        raise
 
     # Writing
 
     def keep_metrics(self, epochs: int) -> None:
         """Forget the lines past an epoch: those after the checkpoint that training resumes from."""
-        lines = [json.dumps(row) + "\n" for row in self.metrics() if row["epoch"] <= epochs]
+        lines = [json_text(row) + "\n" for row in self.metrics() if row["epoch"] <= epochs]
         write_text(self.metrics_file, "".join(lines))
 
     def add_metrics(self, row: Mapping[str, Any]) -> None:
-        """Append a line."""
-        with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        """Add a line. The file is written anew, so that no fault leaves half a line in it."""
+        before = self.metrics_file.read_text(encoding="utf-8") if self.metrics_file.exists() else ""
+        write_text(self.metrics_file, f"{before}{json_text(row)}\n")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write what came out."""
         write_json(self.result_file, {"format": 1, **result})
+
+
+def _occupied(path: Path) -> bool:
+    """Say whether there is anything at a path that a run would have to replace."""
+    return path.exists() and (not path.is_dir() or not all(map(leftover, path.iterdir())))
+
+
+@contextmanager
+def locked_for(*files: Path | None) -> Iterator[None]:
+    """Hold the run folders that files are to be written into; other folders have no lock."""
+    folders = {file.parent for file in files if file is not None}
+    with ExitStack() as held:
+        for run in map(Run, sorted(folders)):
+            if run.recipe_file.is_file():
+                held.enter_context(run.locked())
+        yield

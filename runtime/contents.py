@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import numpy_helper
 
 from rigl_compress.exporters.contents import TensorRow
-from rigl_compress.exporters.export import ExportedModel, read_exported
+from rigl_compress.exporters.export import ExportedModel, described
+from rigl_compress.exporters.onnx_file import load_model
 from rigl_compress.exporters.sparsify import metadata_of
+from rigl_compress.exporters.tensors import array_of
 from rigl_compress.runtime.layers import Layer
 from rigl_compress.runtime.packed import size_of
 from rigl_compress.runtime.rewrite import DOMAIN, sparse_outputs
@@ -32,16 +33,16 @@ def _weights(layers: tuple[Layer, ...]) -> Iterator[tuple[Layer, str]]:
 
 
 def _shape(layer: Layer) -> list[int]:
-    """Give the shape of the weights; the matrix of a grouped convolution is larger."""
-    rows, columns = layer.matrix.shape
-    kernel = layer.settings.get("kernel_shape")
-    return [rows, layer.weights // rows // prod(kernel), *kernel] if kernel else [rows, columns]
+    """Give the shape of the weights; the matrix of a grouped convolution, or of one behind a selection, is larger."""
+    kernel = layer.settings.get("kernel_shape", [])
+    rows = len(layer.matrix)
+    return [rows, layer.weights // rows // prod(kernel), *kernel]
 
 
 def read_contents(path: Path) -> ExportedModel:
     """Look into an ONNX file; packed weights are shown with the names that they had, and with their operators."""
-    found = read_exported(path)
-    model = onnx.load(path, load_external_data=False)
+    model = load_model(path)
+    found = described(path, model)
     if not sparse_outputs(model):
         return found
     packed = dict(_packed_rows(model, metadata_of(model).get(LAYERS)))
@@ -55,16 +56,17 @@ def _packed_rows(model: onnx.ModelProto, written: Any) -> Iterator[tuple[str, Te
     for node in model.graph.node:
         tensor = tensors.get(node.input[1]) if node.domain == DOMAIN and len(node.input) > 1 else None
         if tensor is not None and tensor.data_type == onnx.TensorProto.UINT8:  # dense neighbours have plain weights
-            rows, columns, nonzeros = size_of(numpy_helper.to_array(tensor).tobytes())
-            known = _known(written, tensor.name) or {"weight": tensor.name, "shape": [rows, columns]}
+            rows, columns, nonzeros = size_of(array_of(tensor).tobytes())
+            known = _known(written, tensor.name, nonzeros) or {"weight": tensor.name, "shape": [rows, columns]}
             shape = tuple(known["shape"])
             yield tensor.name, TensorRow(known["weight"], shape, nonzeros, node.op_type, tensor.ByteSize())
 
 
-def _known(written: Any, name: str) -> Mapping[str, Any] | None:
+def _known(written: Any, name: str, nonzeros: int) -> Mapping[str, Any] | None:
     """Give what is written about a tensor, if it makes sense: a file can come from anywhere."""
     found = written.get(name) if isinstance(written, dict) else None
     if not isinstance(found, dict) or not isinstance(found.get("weight"), str):
         return None
     shape = found.get("shape")
-    return found if isinstance(shape, list) and all(isinstance(axis, int) for axis in shape) else None
+    fits = isinstance(shape, list) and all(type(axis) is int and axis > 0 for axis in shape)
+    return found if fits and prod(found["shape"]) >= nonzeros else None

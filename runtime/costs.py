@@ -22,6 +22,8 @@ MARGIN = 0.15
 # Between dense and sparse convolutions images are rearranged: together they must save so much of all their time.
 TOGETHER = 0.1
 LANES = 8
+# To copy a number that a Gather picks takes as long as so many products.
+PICKED = {"vector": 80, "batched": 250}
 # Where a shape is not known before the first run; a batch may then be of either size.
 ASSUMED_BATCH, LARGE_BATCH, ASSUMED_SIDE = 1, 64, 14
 
@@ -38,6 +40,7 @@ class Work:
     pixels: int = 1  # of one image's output, or samples of a batch
     images: int = 1
     stride: int = 1
+    picked: int = 0  # inputs that are copied one by one before the dense operator
 
     @property
     def family(self) -> str:
@@ -54,7 +57,8 @@ class Work:
     def dense(self) -> dict[str, float]:
         """What the dense operator does: products, activations in and out, a call."""
         moved = (self.columns / self.taps * self.stride**2 + self.rows) * self.pixels * max(self.images, 1)
-        return {"products": self.weights * self.pixels * max(self.images, 1), "moved": moved, "call": 1.0}
+        weights = self.weights + self.picked * PICKED.get(self.family, 0)
+        return {"products": weights * self.pixels * max(self.images, 1), "moved": moved, "call": 1.0}
 
     def sparse(self) -> dict[str, float]:
         """What the sparse operator does: products, columns packed, rows begun and ended, a call."""
@@ -67,7 +71,7 @@ def work_of(layer: Layer, graph: Graph, batch: int = ASSUMED_BATCH) -> Work:
     rows, columns = layer.matrix.shape
     sizes = {"weights": layer.weights, "nonzeros": int(np.count_nonzero(layer.matrix))}
     if layer.operator != "SparseConv":
-        return Work(rows, columns, **sizes, pixels=_samples(layer, graph, batch), images=0)
+        return Work(rows, columns, **sizes, pixels=_samples(layer, graph, batch), images=0, picked=layer.picked)
     shape = graph.shape(layer.nodes[0].output[0])
     kernel, strides = layer.settings["kernel_shape"], layer.settings["strides"]
     images, pixels = _image(shape, len(kernel))

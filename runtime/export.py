@@ -56,19 +56,27 @@ def export_sparse_runtime(
     model = load_model(found)
     _refuse_rewritten(model, found)
     target = check_target(Path(path), overwrite=overwrite, source=found)
-    rewritten = rewrite(model, gains, together=saving_together)
+    session = verify.open_session(found)  # before anything is inferred of a graph that is none
+    rewritten = _rewritten(model, found)
     if not rewritten.layers:
         raise InputError(
             f"no layer of {found} would be faster on sparse kernels, as all are too small or have too few zeros: "
             "train with more sparsity, or leave out --target"
         )
-    session = verify.open_session(found)
     trial = random_trial(session, found) if inputs is None else trial_of(session, inputs)
     earlier = {key: value for key, value in metadata_of(model).items() if key not in _OUTDATED}
     write_metadata(
         rewritten.model, {**earlier, "source_sha256": sha256_of(found), **(facts or {}), **_written(rewritten)}
     )
     return _write_checked(rewritten.model, target, trial)
+
+
+def _rewritten(model: onnx.ModelProto, path: Path) -> Rewritten:
+    try:
+        return rewrite(model, gains, together=saving_together)
+    except onnx.shape_inference.InferenceError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"the shapes of {path} contradict each other ({reason}): export it again") from None
 
 
 def refuse_rewritten(path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
+
+from rigl_compress.exporters.executed import graphs_of
 
 Array = NDArray[Any]
 Shape = tuple[int | str, ...]
@@ -26,16 +29,18 @@ class Graph:
 
     @cached_property
     def outputs(self) -> frozenset[str]:
-        """Values that callers see, and those that inner graphs may use."""
+        """Values that callers see, and those that inner graphs may use, however deep."""
         inner = (
             name
-            for node in self.nodes
-            for attribute in node.attribute
-            for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ()))
-            for each in graph.node
-            for name in each.input
+            for graph in islice(graphs_of(self.model.graph), 1, None)
+            for name in (*(each.name for each in graph.output), *(name for each in graph.node for name in each.input))
         )
         return frozenset((*(value.name for value in self.model.graph.output), *inner))
+
+    @cached_property
+    def makers(self) -> dict[str, onnx.NodeProto]:
+        """The operator that makes each value."""
+        return {name: node for node in self.nodes for name in node.output if name}
 
     @cached_property
     def consumers(self) -> dict[str, tuple[onnx.NodeProto, ...]]:

@@ -14,6 +14,8 @@ from rigl_compress.runtime.packed import conv_matrix
 Array = NDArray[Any]
 Limits = tuple[float, float]
 NO_LIMITS: Limits = (-np.inf, np.inf)
+LARGEST = 65536  # kernel, stride, dilation or padding of a convolution, as in native/conv.cpp
+LARGEST_MATRIX = 2**25  # numbers of a grouped convolution, laid out over the inputs of all groups
 DEPTHWISE = "DepthwiseConv"  # dense, and here only to keep the layout of its sparse neighbours
 
 
@@ -33,6 +35,8 @@ class Layer:
     projection: "Layer | None" = None  # of the inputs of a recurrent layer, whose residual is the first state
     name: str = ""  # of a projection's output
     lengths: str = ""  # of the samples of a recurrent layer
+    picked: int = 0  # inputs that a Gather would copy one by one if the layer stayed dense
+    before: tuple[onnx.NodeProto, ...] = ()  # operators that make its input of what is there
 
     @property
     def output(self) -> str:
@@ -72,10 +76,28 @@ def match_conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
         "dilations": list(settings.get("dilations", [1] * axes)),
     }
     groups = settings.get("group", 1)
+    declared = settings.get("kernel_shape", kept["kernel_shape"])
+    if declared != kept["kernel_shape"] or not _can_run(kept) or groups < 1 or len(weight) % groups:
+        return None
+    if bias is not None and len(bias) != len(weight):
+        return None
     if _by_channel(weight, groups, kept):
         return Layer(DEPTHWISE, (node,), node.input[0], weight.reshape(groups, -1), weight.size, bias, settings=kept)
+    if groups > 1 and weight.size * groups > LARGEST_MATRIX:
+        return None
     matrix = conv_matrix(weight, groups)
     return Layer("SparseConv", (node,), node.input[0], matrix, weight.size, bias, settings=kept)
+
+
+def _can_run(settings: Mapping[str, list[int]]) -> bool:
+    """Tell whether the kernels take a window; what they do not take is left to ONNX Runtime, to run or to refuse."""
+    axes = len(settings["kernel_shape"])
+    lowest = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads": 0}
+    lengths = {**dict.fromkeys(lowest, axes), "pads": 2 * axes}
+    return all(
+        len(settings[name]) == lengths[name] and all(low <= value <= LARGEST for value in settings[name])
+        for name, low in lowest.items()
+    )
 
 
 def _by_channel(weight: Array, groups: int, settings: Mapping[str, list[int]]) -> bool:
@@ -92,13 +114,15 @@ def _within_reach(settings: Mapping[str, list[int]]) -> bool:
 def match_gemm(graph: Graph, node: onnx.NodeProto) -> Layer | None:
     """Recognize a product with a bias with constant weights of 32 bits."""
     weight, settings = floats(graph, node.input[1], 2), attributes(node)
-    if weight is None or settings.get("transA", 0):
+    # Sparse products take inputs of any rank; a Gemm that is given others than of two must refuse them.
+    if weight is None or settings.get("transA", 0) or len(graph.shape(node.input[0]) or ()) != 2:
         return None
     matrix = (weight if settings.get("transB", 0) else weight.T) * np.float32(settings.get("alpha", 1.0))
     if not has(node, 2):
         return Layer("SparseMatMul", (node,), node.input[0], matrix, weight.size)
-    bias = _as_bias(graph.constant(node.input[2]), len(matrix))
-    if bias is None:
+    added = graph.constant(node.input[2])
+    bias = _as_bias(added, len(matrix))
+    if added is None or added.ndim > 2 or bias is None:
         return None
     return Layer(
         "SparseMatMul", (node,), node.input[0], matrix, weight.size, bias * np.float32(settings.get("beta", 1))
@@ -113,9 +137,10 @@ def match_matmul(graph: Graph, node: onnx.NodeProto) -> Layer | None:
 
 def _as_bias(array: Array | None, outputs: int) -> Array | None:
     """Give a constant as one number for each output, if it is added along the last axis."""
-    if array is None or array.dtype != np.float32 or array.size not in (1, outputs):
+    if array is None or array.dtype != np.float32:
         return None
-    return np.broadcast_to(array.reshape(-1), (outputs,)) if array.shape[-1:] in ((), (1,), (outputs,)) else None
+    along_the_last = array.size == outputs and array.shape[-1:] == (outputs,)
+    return np.broadcast_to(array.reshape(-1), (outputs,)) if along_the_last or array.size == 1 else None
 
 
 def _fused(graph: Graph, layer: Layer, taken: set[str]) -> Layer:
@@ -144,6 +169,8 @@ def _normed(graph: Graph, node: onnx.NodeProto) -> tuple[Array, Array] | None:
     parts = [part for name in node.input[1:] if (part := floats(graph, name, 1)) is not None]
     if settings.get("training_mode", 0) or len(parts) != 4 or len(node.output) != 1:
         return None
+    if len({part.shape for part in parts}) != 1:
+        return None
     scale, shift, mean, variance = (part.astype(np.float64) for part in parts)
     factor = scale / np.sqrt(variance + settings.get("epsilon", 1e-5))
     return factor, shift - mean * factor
@@ -153,7 +180,7 @@ def _with_norm(graph: Graph, layer: Layer, follower: onnx.NodeProto) -> Layer:
     if layer.operator not in ("SparseConv", DEPTHWISE) or not is_standard(follower, "BatchNormalization"):
         return layer
     normed = _normed(graph, follower)
-    if normed is None:
+    if normed is None or len(normed[0]) != len(layer.matrix):
         return layer
     factor, shift = normed
     bias = shift if layer.bias is None else shift + layer.bias * factor
@@ -197,7 +224,7 @@ def _limits(graph: Graph, node: onnx.NodeProto) -> Limits | None:
     found = [settings.get("min", -np.inf), settings.get("max", np.inf)]
     for place, name in enumerate(node.input[1:3]):
         value = graph.constant(name) if name else np.float32(found[place])
-        if value is None or value.size != 1:
+        if value is None or value.dtype != np.float32 or value.size != 1:
             return None
         found[place] = float(value.reshape(()))
     return (found[0], found[1]) if found[0] <= found[1] else None

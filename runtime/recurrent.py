@@ -31,6 +31,8 @@ def match_gru(graph: Graph, node: onnx.NodeProto) -> Layer | None:
     if parts is None or not plain or settings.get("activations", _GATES * len(backward)) != _GATES * len(backward):
         return None
     inputs, states, biases = parts
+    if settings.get("hidden_size") != states.shape[2]:
+        return None
     reset_after = int(settings.get("linear_before_reset", 0) != 0)
     first, second = _biases(biases, bool(reset_after))
     name = f"{node.output[0]}/inputs"

@@ -17,6 +17,7 @@ from rigl_compress.runtime.layers import DEPTHWISE, Layer, find_layers, match_co
 from rigl_compress.runtime.library import OPERATORS_VERSION
 from rigl_compress.runtime.packed import pack_matrix
 from rigl_compress.runtime.recurrent import match_gru, name_states
+from rigl_compress.runtime.selection import read_directly
 
 DOMAIN, DOMAIN_VERSION = "rigl_compress", OPERATORS_VERSION
 RECOGNIZED = {
@@ -46,7 +47,7 @@ def rewrite(
     lift_constants(plain)
     name_states(plain)
     graph = Graph(onnx.shape_inference.infer_shapes(plain))
-    found = find_layers(graph, RECOGNIZED)
+    found = [read_directly(graph, layer) for layer in find_layers(graph, RECOGNIZED)]
     gaining = [layer for layer in found if layer.operator != DEPTHWISE and gains(layer, graph)]
     layers = tuple(together(gaining, found, graph))
     replaced = (*layers, *dense_neighbours(found, layers))
@@ -72,7 +73,7 @@ def _nodes(layer: Layer, graph: Graph, gains: Gains, settings: tuple[set[str], i
     """Give the operators of a layer: one, and for a recurrent one what multiplies its inputs, sparse if that gains."""
     node = _node(layer, *settings)
     if layer.projection is None:
-        return [node]
+        return [*layer.before, node]
     gru = layer.nodes[0]
     node.output.append(gru.output[1] if len(gru.output) > 1 and gru.output[1] else f"{layer.output}/last")
     if gains(layer.projection, graph):
@@ -133,7 +134,15 @@ def _replace(model: onnx.ModelProto, new: Mapping[str, list[onnx.NodeProto]], la
 
 
 def _drop_unused(graph: onnx.GraphProto) -> None:
-    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    used |= Graph(onnx.ModelProto(graph=graph)).outputs
+    """Drop operators and constants that nothing uses any more: selections that sparse layers make themselves."""
+    used = set(Graph(onnx.ModelProto(graph=graph)).outputs)
+    kept = []
+    for node in reversed(graph.node):
+        if used & set(node.output):
+            used.update(node.input)
+            kept.append(node)
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in reversed(kept)]
+    del graph.node[:]
+    graph.node.extend(nodes)
     inputs = {value.name for value in graph.input}
     delete(graph.initializer, lambda tensor: tensor.name not in used | inputs)

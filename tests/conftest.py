@@ -50,6 +50,14 @@ def single_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests train is not remembered among what the user trained here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RIGL_COMPRESS_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a small learnable data set under the names of MNIST."""

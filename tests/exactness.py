@@ -91,10 +91,15 @@ def other_inputs(example: Any, seed: int) -> Any:
     return drawn if len(drawn) > 1 else drawn[0]
 
 
+def pruned_of(model: nn.Module, topology: Topology, example: Any) -> Pruned:
+    """Apply a topology to a copy of a model, and prune it."""
+    return prune_dead_neurons(masked(model, topology), topology, example)
+
+
 def pruned_exactly(model: nn.Module, topology: Topology, example: Any, tolerance: float = 1e-5) -> Pruned:
     """Prune, and check that it computes the same, on the example and on other inputs."""
-    pruned = prune_dead_neurons(model, topology, example)
     before = masked(model, topology)
+    pruned = prune_dead_neurons(before, topology, example)
     for inputs in (example, other_inputs(example, 1), other_inputs(example, 2)):
         apart = difference(answers(before, inputs), answers(pruned.model, inputs))
         assert apart < tolerance, f"{apart}\n{pruned.plan}"

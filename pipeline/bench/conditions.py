@@ -141,6 +141,8 @@ def _timed(condition: Condition, report: CompressionReport) -> Iterator[tuple[st
 def _concerns(condition: Condition, label: str, report: CompressionReport) -> bool:
     if condition.label:
         return label == condition.label
+    if any(model.added and model.label == label for model in report.models):
+        return False  # nobody asked for it
     return not condition.relative or label != report.baseline
 
 

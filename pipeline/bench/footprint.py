@@ -4,6 +4,7 @@ Run as a module it is that process: it reads a job from standard input, and know
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,8 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
+
+from rigl_compress.models.lifeline import end_with
 
 TIMES = 3
 
@@ -40,7 +43,11 @@ def _middle(found: Sequence[Footprint]) -> Footprint:
 
 def _fresh(job: Mapping[str, Any]) -> Footprint | None:
     done = subprocess.run(
-        [sys.executable, "-m", __name__], input=json.dumps(job), capture_output=True, text=True, check=False
+        [sys.executable, "-m", __name__],
+        input=json.dumps({**job, "parent": os.getpid()}),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return Footprint(**json.loads(done.stdout)) if done.returncode == 0 else None
 
@@ -67,6 +74,7 @@ def main() -> None:
     import onnxruntime as ort
 
     job = json.loads(sys.stdin.read())
+    end_with(job["parent"])
     with np.load(job["inputs"], allow_pickle=False) as archive:
         inputs = {name: archive[name] for name in archive.files}
     options = ort.SessionOptions()

@@ -64,8 +64,10 @@ def model_inputs(model: onnx.ModelProto) -> list[InputAxes]:
 
 def _axes(value: onnx.ValueInfoProto) -> InputAxes:
     kind, tensor = value.type.tensor_type, value.type.HasField("tensor_type")
-    if not tensor or kind.elem_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
-        found = "text" if tensor else value.type.WhichOneof("value")
+    drawn = set(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING}
+    if not tensor or kind.elem_type not in drawn:
+        text = kind.elem_type == onnx.TensorProto.STRING
+        found = ("text" if text else kind.elem_type) if tensor else value.type.WhichOneof("value")
         raise InputError(
             f"input {value.name!r} is of type {found}, which cannot be drawn: give the model a tensor of numbers"
         )
@@ -90,13 +92,24 @@ def draw_inputs(model: onnx.ModelProto, batch: int | None, wishes: Wishes, seed:
     _check_names(inputs, [*wishes.shapes, *(wishes.arrays or {})])
     if wishes.arrays is not None:
         return {each.name: _given(each, wishes.arrays, batch) for each in inputs}
-    lengths = _lengths(inputs, batch, wishes.shapes, metadata_of(model).get("inputs", {}))
+    lengths = _lengths(inputs, batch, wishes.shapes, recorded_shapes(model))
     rng = np.random.default_rng(seed)
     return {each.name: random_array(each.dtype, _shape(each, lengths, batch), rng) for each in inputs}
 
 
+def recorded_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
+    """Give the shapes that an export wrote down, as far as they make sense: a file can come from anywhere."""
+    found = metadata_of(model).get("inputs")
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: tuple(shape) for name, shape in pairs if _is_shape(shape)}
+
+
+def _is_shape(found: Any) -> bool:
+    return isinstance(found, list) and all(type(axis) is int and axis > 0 for axis in found)
+
+
 def _lengths(
-    inputs: Sequence[InputAxes], batch: int | None, wished: Mapping[str, Shape], recorded: Mapping[str, Sequence[int]]
+    inputs: Sequence[InputAxes], batch: int | None, wished: Mapping[str, Shape], recorded: Mapping[str, Shape]
 ) -> dict[str, int]:
     """Give the lengths of free axes by name, which several inputs can share: the user's word counts before a record."""
     found: dict[str, int] = {}
@@ -108,7 +121,7 @@ def _lengths(
     first = {str(each.axes[0]) for each in inputs if each.batched}
     found |= {axis: batch if batch is not None else found.get(axis, 1) for axis in first}
     for each in inputs:
-        shape = tuple(recorded.get(each.name, ()))
+        shape = recorded.get(each.name, ())
         found = {**(_free(each, shape) if _fits(each, shape) else {}), **found}
     return found
 

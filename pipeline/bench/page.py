@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 
 from rigl_compress.models.artifacts import write_text
+from rigl_compress.models.wording import percent
 from rigl_compress.pipeline.bench import charts
 from rigl_compress.pipeline.bench.charts import Bar, Point
 from rigl_compress.pipeline.bench.report import BenchedModel, CompressionReport, Timing
@@ -106,7 +107,7 @@ def _subtitle(report: CompressionReport) -> str:
 def _tiles(report: CompressionReport) -> Iterator[str]:
     """Show the gains of the smallest model over the baseline in large letters."""
     base = report.model(report.baseline)
-    others = [model for model in report.models if model is not base]
+    others = [model for model in report.models if model is not base and not model.added]
     if not others:
         yield _tile(f"{base.bytes:,}", "bytes on disk")
         yield _tile(count(base.costs.sparse_flops), "FLOPs, zeros skipped")
@@ -200,7 +201,12 @@ def _alike(models: Sequence[BenchedModel], keys: Sequence[Hashable]) -> list[tup
 
 def _layer_chart(model: BenchedModel, labels: str) -> str:
     bars = [
-        Bar(layer.weight, layer.sparsity, f"{layer.sparsity:.1%}", hint=f"{layer.nonzeros:,} of {layer.weights:,} left")
+        Bar(
+            layer.weight,
+            layer.sparsity,
+            percent(layer.sparsity, 1),
+            hint=f"{layer.nonzeros:,} of {layer.weights:,} left",
+        )
         for layer in model.costs.layers
     ]
     return charts.bar_chart(f"{labels}: zeros by layer", bars, top=1.0)

@@ -1,31 +1,36 @@
 """What a benchmark found: the models, how long they took and where, the machine; plain JSON and back."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rigl_compress.exporters.costs import GraphCosts
 from rigl_compress.models.artifacts import read_json
 from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.models.settings import convert, parse, plain
 from rigl_compress.pipeline.bench.footprint import Footprint
 from rigl_compress.pipeline.bench.profile import ProfileRow
+from rigl_compress.pipeline.bench.soundness import check_figures
 from rigl_compress.pipeline.bench.statistics import (
     Estimate,
     differs,
+    is_slower,
     median_estimate,
     percentile,
     ratio_estimate,
     too_noisy,
 )
-from rigl_compress.pipeline.settings import parse, plain
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class BenchedModel:
-    """A model: its file, its costs per sample, and what its metadata says about it. `pixels`: connections per pixel."""
+    """A model: its file, its costs per sample, and what its metadata says about it. `pixels`: connections per pixel.
+
+    `trained`: the label of the model that this one was pruned from; `added`: nobody named it, it is here to compare.
+    """
 
     label: str
     path: str
@@ -34,6 +39,8 @@ class BenchedModel:
     facts: Mapping[str, Any] = field(default_factory=dict)
     footprint: Footprint | None = None
     pixels: tuple[tuple[int, ...], ...] = ()
+    trained: str = ""
+    added: bool = False
 
     @property
     def accuracy(self) -> float | None:
@@ -120,12 +127,36 @@ class CompressionReport:
         reference = self.reference(timing.candidate)
         return None if reference is None else ratio_estimate(timing.samples, reference.samples)
 
+    def trained_label(self, label: str) -> str:
+        """Give the label of the network that a model was pruned from, if it was."""
+        return next((model.trained for model in self.models if model.label == label), "")
+
+    def trained(self, candidate: Candidate) -> Timing | None:
+        """Give the timing of the network that a candidate was pruned from, in the same runtime and run the same way."""
+        twin = replace(candidate, label=self.trained_label(candidate.label))
+        return next((timing for timing in self.timings if timing.candidate == twin), None)
+
+    def of_trained(self, timing: Timing) -> Estimate | None:
+        """Give a pruned candidate's time in parts of the trained network's."""
+        trained = self.trained(timing.candidate)
+        return None if trained is None else ratio_estimate(timing.samples, trained.samples)
+
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What should be known before a figure is believed."""
-        return tuple(self._warnings())
+        """What should be known before a figure is believed, and what should not be."""
+        return (*self._slower(), *self._noisy())
 
-    def _warnings(self) -> Sequence[str]:
+    def _slower(self) -> Iterator[str]:
+        for timing in self.timings:
+            ratio = self.of_trained(timing)
+            if ratio is not None and is_slower(ratio):
+                yield (
+                    f"{name_of(timing.candidate)} was pruned and is slower than "
+                    f"{self.trained_label(timing.candidate.label)}, as it was trained: {ratio.value:.2f}x "
+                    f"({ratio.low:.2f}x to {ratio.high:.2f}x); export the trained one with --network trained"
+                )
+
+    def _noisy(self) -> Sequence[str]:
         found = []
         for timing in self.timings:
             reference, ratio = self.reference(timing.candidate), self.ratio(timing)
@@ -141,22 +172,29 @@ class CompressionReport:
         """Give plain JSON values, and with each timing the figures that are derived from it."""
         content = plain(self)
         for row, timing in zip(content["timings"], self.timings, strict=True):
-            row["derived"] = _derived(timing, self.ratio(timing))
+            row["derived"] = _derived(timing, self.ratio(timing)) | _pruned(self.of_trained(timing))
         return {**content, "warnings": list(self.warnings)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "CompressionReport":
         """Read what `to_json` gave; derived figures are derived again."""
-        if content.get("format") != FORMAT:
-            raise InputError(f"a report of format {content.get('format')!r}, this version reads {FORMAT}: bench again")
-        timings = [{key: row[key] for key in ("candidate", "samples")} for row in content["timings"]]
+        if not isinstance(content, Mapping) or content.get("format") != FORMAT:
+            found = content.get("format") if isinstance(content, Mapping) else None
+            raise InputError(f"a report of format {found!r}, this version reads {FORMAT}: bench again")
+        rows = convert(tuple[Mapping[str, Any], ...], content.get("timings"), "timings")
+        timings = [{key: value for key, value in row.items() if key != "derived"} for row in rows]
         kept = {key: value for key, value in content.items() if key != "warnings"}
-        return parse(cls, {**kept, "timings": timings})
+        found = parse(cls, {**kept, "timings": timings})
+        check_figures(found)
+        return found
 
     @classmethod
     def load(cls, path: Path) -> "CompressionReport":
         """Read a report from a file."""
-        return cls.from_json(read_json(path))
+        try:
+            return cls.from_json(read_json(path))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
 
 
 def name_of(candidate: Candidate) -> str:
@@ -181,3 +219,10 @@ def _derived(timing: Timing, ratio: Estimate | None) -> dict[str, Any]:
     if ratio is not None:
         found |= {"ratio": ratio.value, "ratio_interval": [ratio.low, ratio.high], "differs": differs(ratio)}
     return found
+
+
+def _pruned(ratio: Estimate | None) -> dict[str, Any]:
+    if ratio is None:
+        return {}
+    interval = [ratio.low, ratio.high]
+    return {"of_trained": ratio.value, "of_trained_interval": interval, "slower_than_trained": is_slower(ratio)}

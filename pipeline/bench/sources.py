@@ -13,33 +13,49 @@ from rigl_compress.pipeline.workspace import Run
 
 @dataclass(frozen=True)
 class Source:
-    """An ONNX file under a name. `given`: what the user named; `network`: the torch network's file, of a run."""
+    """An ONNX file under a name. `given`: what the user named; `network`: the torch network's file, of a run.
+
+    `trained`: the label of the network that this one was pruned from; `added`: nobody named it, it is here to compare.
+    """
 
     label: str
     path: Path
     given: str = ""
     network: Path | None = None
+    trained: str = ""
+    added: bool = False
 
 
 @contextmanager
 def opened_sources(paths: Sequence[Path]) -> Iterator[tuple[Source, ...]]:
-    """Give the sources for paths of ONNX files and run folders; runs are exported for as long as the block lasts."""
+    """Give the sources for paths of ONNX files and run folders; runs are exported for as long as the block lasts.
+
+    A run that was pruned gives two: what is left, and the network as it was trained.
+    """
     labels = distinct_labels(paths)
     with TemporaryDirectory() as folder:
         yield tuple(
-            _source(path, label, Path(folder) / f"{number}.onnx")
+            source
             for number, (path, label) in enumerate(zip(paths, labels, strict=True))
+            for source in _sources(path, label, Path(folder) / f"{number}.onnx")
         )
 
 
-def _source(path: Path, label: str, exported: Path) -> Source:
+def _sources(path: Path, label: str, exported: Path) -> Iterator[Source]:
     if not path.exists():
         raise InputError(f"{path} does not exist: give ONNX files or run folders")
     if not path.is_dir():
-        return Source(label, path, str(path))
+        yield Source(label, path, str(path))
+        return
     run = Run.open(path)
     export_run(run, exported, ExportConfig())
-    return Source(label, exported, str(path), network_file(run, "auto"))
+    network, trained = network_file(run, "auto"), f"{label} (trained)"
+    pruned = network == run.pruned_file
+    yield Source(label, exported, str(path), network, trained if pruned else "")
+    if pruned:
+        before = exported.with_name(f"trained-{exported.name}")
+        export_run(run, before, ExportConfig(network="trained"))
+        yield Source(trained, before, "", network_file(run, "trained"), added=True)
 
 
 def distinct_labels(paths: Sequence[Path]) -> list[str]:

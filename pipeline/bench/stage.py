@@ -15,6 +15,7 @@ from rigl_compress.exporters.costs import graph_costs, holdings, stored_arrays
 from rigl_compress.exporters.onnx_file import load_model
 from rigl_compress.exporters.pixels import pixel_counts
 from rigl_compress.exporters.restore import restore
+from rigl_compress.exporters.selection import PRUNED_SHAPES
 from rigl_compress.exporters.sparsify import metadata_of
 from rigl_compress.exporters.verify import VerificationError
 from rigl_compress.models.errors import InputError, did_you_mean
@@ -22,6 +23,7 @@ from rigl_compress.pipeline.bench.backends import Backend, Setup, usable_backend
 from rigl_compress.pipeline.bench.footprint import footprints
 from rigl_compress.pipeline.bench.inputs import Wishes, draw_inputs, model_inputs, one_sample
 from rigl_compress.pipeline.bench.profile import ProfileRow, profile
+from rigl_compress.pipeline.bench.pruned_shapes import with_pruned_shapes
 from rigl_compress.pipeline.bench.report import BenchedModel, Candidate, CompressionReport, Failure, Timing
 from rigl_compress.pipeline.bench.sources import Source
 from rigl_compress.pipeline.bench.timing import TimingPlan, measure
@@ -95,7 +97,8 @@ def _loaded(path: Path) -> onnx.ModelProto:
 def _baseline(sources: Sequence[Source], wanted: str) -> str:
     labels = [source.label for source in sources]
     if not wanted:
-        return labels[0]
+        first, *others = (source for source in sources if not source.added)
+        return first.label if others else first.trained or first.label  # of a run alone, what it gained by pruning
     matching = [source.label for source in sources if wanted in (source.label, str(source.path), source.given)]
     if not matching:
         raise InputError(f"no model {wanted!r} to be the baseline: {did_you_mean(wanted, labels)}")
@@ -119,13 +122,16 @@ def benched_model(each: Prepared, wishes: Wishes) -> BenchedModel:
     except VerificationError:  # it does not run; timing it will say why
         costs = holdings(list(arrays.values()))
     pixels = pixel_counts(plain, arrays)
+    facts = {key: value for key, value in metadata_of(each.model).items() if key != "tensors"}
     return BenchedModel(
         each.source.label,
         each.source.given,
         each.source.path.stat().st_size,
-        costs,
-        {key: value for key, value in metadata_of(each.model).items() if key != "tensors"},
+        with_pruned_shapes(costs, arrays, facts.get(PRUNED_SHAPES)),
+        facts,
         pixels=() if pixels is None else tuple(tuple(int(count) for count in row) for row in pixels),
+        trained=each.source.trained,
+        added=each.source.added,
     )
 
 

@@ -92,6 +92,15 @@ def differs(ratio: Estimate) -> bool:
     return ratio.low > 1 + SMALLEST or ratio.high < 1 / (1 + SMALLEST)
 
 
+def is_slower(ratio: Estimate) -> bool:
+    """Say whether a ratio tells that a candidate is slower.
+
+    >>> is_slower(Estimate(1.2, 1.1, 1.3)), is_slower(Estimate(1.2, 0.9, 1.6)), is_slower(Estimate(0.5, 0.4, 0.6))
+    (True, False, False)
+    """
+    return differs(ratio) and ratio.value > 1
+
+
 def too_noisy(ratio: Estimate, bound: float = 0.1) -> bool:
     """Say whether a ratio is so vague that a real difference could hide in it.
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
 
+from rigl_compress.models.wording import listed, percent
 from rigl_compress.pipeline.bench.profile import ProfileRow
 from rigl_compress.pipeline.bench.report import BenchedModel, CompressionReport, Timing
-from rigl_compress.pipeline.bench.statistics import Estimate, differs
+from rigl_compress.pipeline.bench.statistics import Estimate, differs, is_slower
 from rigl_compress.pipeline.markdown import markdown
 
 _PREFIXES = ((1e9, " G"), (1e6, " M"), (1e3, " K"), (0.0, ""))
@@ -105,7 +106,7 @@ def _model_row(model: BenchedModel, base: BenchedModel) -> tuple[str, ...]:
         f"{costs.bitmask_bytes:,.0f}",
         f"{costs.parameters:,}",
         f"{costs.nonzeros:,}",
-        f"{costs.sparsity:.1%}",
+        percent(costs.sparsity, 1),
         count(costs.sparse_flops),
         count(costs.dense_flops),
         duration(footprint.load_seconds) if footprint else "",
@@ -137,8 +138,20 @@ def _timing_row(timing: Timing, report: CompressionReport) -> tuple[str, ...]:
         duration(timing.percentile(0.99)),
         count(timing.throughput),
         "1.00x" if baseline else (times(ratio) if ratio else ""),
-        "baseline" if baseline else (verdict(ratio) if ratio else ""),
+        "; ".join(text for text in (_standing(ratio, baseline), _slower(timing, report)) if text),
     )
+
+
+def _standing(ratio: Estimate | None, baseline: bool) -> str:
+    return "baseline" if baseline else (verdict(ratio) if ratio else "")
+
+
+def _slower(timing: Timing, report: CompressionReport) -> str:
+    """Say that a network became slower when it was pruned."""
+    ratio = report.of_trained(timing)
+    if ratio is None or not is_slower(ratio):
+        return ""
+    return f"{ratio.value:.2f}x slower than {report.trained_label(timing.candidate.label)}, unpruned"
 
 
 PROFILE_COLUMNS = ("operator", "type", "time", "share", "FLOPs, zeros skipped", "FLOPs, dense", "")
@@ -159,16 +172,22 @@ def profile_table(label: str, rows: Sequence[ProfileRow]) -> TextTable:
 
 def _profile_row(row: ProfileRow, share: float, bar: int) -> tuple[str, ...]:
     flops = (count(row.sparse_flops), count(row.dense_flops)) if row.dense_flops else ("", "")
-    return row.name, row.operator, duration(row.seconds), f"{share:.1%}", *flops, (BAR * bar).ljust(_LONGEST)
+    return row.name, row.operator, duration(row.seconds), percent(share, 1), *flops, (BAR * bar).ljust(_LONGEST)
 
 
 def uncounted(report: CompressionReport) -> list[str]:
-    """Say which operators were free, a line for each model."""
-    return [
+    """Say which operators were free and which weights sparse training left dense, a line for each model."""
+    free = [
         f"{model.label}: counted as zero FLOPs: {', '.join(f'{n} {name}' for name, n in model.costs.uncounted.items())}"
         for model in report.models
         if model.costs.uncounted
     ]
+    dense = [
+        f"{model.label}: left dense by sparse training: {listed(sizes)}"
+        for model in report.models
+        if isinstance(sizes := model.facts.get("left_dense"), Mapping) and sizes
+    ]
+    return free + dense
 
 
 def machine(report: CompressionReport) -> str:

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.models.settings import parse
+from rigl_compress.models.trust import from_file
 from rigl_compress.pipeline.paper.structured import PRINTED
-from rigl_compress.pipeline.recipe import load_recipe, shipped_files, shipped_recipes
-from rigl_compress.pipeline.settings import parse
+from rigl_compress.pipeline.recipe import check_name, load_recipe, shipped_files, shipped_recipes
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Comparison:
     seeds: int = 1
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         if self.seeds < 1:
             raise InputError(f"seeds is {self.seeds}, expected 1 or more")
         if not self.row:
@@ -144,10 +146,10 @@ def parse_comparison(text: str, where: str) -> Comparison:
     """
     try:
         content: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not valid TOML: {error}") from None
     try:
-        return parse(Comparison, content)
+        return parse(Comparison, from_file(content, where))
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
@@ -170,7 +172,7 @@ def load_comparison(source: str) -> Comparison | None:
             return None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {source}: {error}; a comparison is a text file in TOML") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{source} is not valid TOML: {error}") from None
     found = parse_comparison(text, source)
     comparison = replace(found, row=tuple(replace(row, recipe=_beside(path, row.recipe)) for row in found.row))

@@ -9,6 +9,7 @@ from signal import Signals
 from time import monotonic
 from typing import Any, Protocol
 
+from rigl_compress.models.lifeline import end_with_parent
 from rigl_compress.pipeline.compare.cells import Cell
 from rigl_compress.pipeline.train.metrics import metric_of
 from rigl_compress.pipeline.train.progress import Listener, Progress
@@ -84,6 +85,7 @@ def run_all(cells: Sequence[Cell], work: Work, jobs: int, watcher: Watcher) -> l
     finally:  # Ctrl-C: nothing runs on behind the back of who stopped it
         for _, process in course.running.values():
             process.terminate()
+        for _, process in course.running.values():
             process.join()
     return [course.outcomes[cell.key] for cell in cells]
 
@@ -115,6 +117,7 @@ def _started(cell: Cell, work: Work) -> tuple[Connection, tuple[Cell, Any]]:
 
 def _in_process(cell: Cell, work: Work, connection: Connection) -> None:
     """Do the work and tell of it. Who listens no longer is no reason to say more than that."""
+    end_with_parent()
     last = 0.0
 
     def tell(progress: Progress) -> None:

@@ -1,6 +1,6 @@
 """The figures of the paper's table: of a run, and of all the runs of a row."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
@@ -57,15 +57,19 @@ def all_figures(comparison: Comparison, outcomes: Sequence[Outcome]) -> list[Row
 
 
 def _row_figures(row: Row, outcomes: Sequence[Outcome]) -> RowFigures:
-    results = [outcome.result for outcome in outcomes if outcome.result is not None]
+    failures = [(outcome.cell.seed, outcome.failure or _not_counted(outcome.result or {})) for outcome in outcomes]
+    counted = [outcome for outcome, (_, failure) in zip(outcomes, failures, strict=True) if not failure]
     return RowFigures(
         row,
-        tuple(
-            figures_of(outcome.cell.run, outcome.cell.seed, outcome.result) for outcome in outcomes if outcome.result
-        ),
-        tuple((outcome.cell.seed, outcome.failure) for outcome in outcomes if outcome.failure),
-        metric_of(results[0] if results else {}),
+        tuple(figures_of(outcome.cell.run, outcome.cell.seed, outcome.result) for outcome in counted),
+        tuple((seed, failure) for seed, failure in failures if failure),
+        metric_of(counted[0].result or {} if counted else {}),
     )
+
+
+def _not_counted(result: Mapping[str, Any]) -> str:
+    """Say which figures a trained network has not, if any."""
+    return "; ".join(f"{part} was not counted: {why}" for part, why in result.get("not_counted", {}).items())
 
 
 def figures_of(run: Run, seed: int, result: Any) -> Figures:

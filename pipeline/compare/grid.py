@@ -7,9 +7,9 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.models.settings import join
 from rigl_compress.pipeline.compare.comparison import Comparison, Row
 from rigl_compress.pipeline.recipe import Recipe
-from rigl_compress.pipeline.settings import join
 from rigl_compress.pipeline.sweep import cells, grid_values
 
 

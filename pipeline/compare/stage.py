@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rigl_compress.models.artifacts import write_json, write_text
+from rigl_compress.models.settings import plain
 from rigl_compress.pipeline.bench.report import CompressionReport
 from rigl_compress.pipeline.bench.stage import Listener
 from rigl_compress.pipeline.compare.cells import Cell
@@ -18,8 +19,8 @@ from rigl_compress.pipeline.compare.pareto import COSTS, pareto_picture
 from rigl_compress.pipeline.compare.pixels import pixel_maps, pixels_picture
 from rigl_compress.pipeline.compare.work import Task
 from rigl_compress.pipeline.environment import command_line, environment
+from rigl_compress.pipeline.lock import locked
 from rigl_compress.pipeline.paper.structured import PRINTED
-from rigl_compress.pipeline.settings import plain
 
 FORMAT = 1
 
@@ -75,18 +76,20 @@ class Listeners:
 
 def compare(comparison: Comparison, cells: Sequence[Cell], task: Task, jobs: int, told: Listeners) -> Found:
     """Run what is not done, bench what there is, and give what was found; files are written by `write_found`."""
-    outcomes = run_all(cells, task, jobs, told.watcher)
     out = cells[0].path.parents[1]
-    timed = {} if task.train_only else latencies(outcomes, out, told.benching)
+    with locked(out):
+        outcomes = run_all(cells, task, jobs, told.watcher)
+        timed = {} if task.train_only else latencies(outcomes, out, told.benching)
     return Found(comparison, outcomes, all_figures(comparison, outcomes), timed)
 
 
 def write_found(found: Found, out: Path) -> dict[str, Path]:
     """Write comparison.json, comparison.md, comparison.html and the pictures; gives the pictures by title."""
-    write_json(out / "comparison.json", found.to_json())
-    pictures = dict(_pictures(found, out))
-    write_text(out / "comparison.md", comparison_markdown(found, pictures))
-    write_text(out / "comparison.html", comparison_page(found, pictures))
+    with locked(out):
+        write_json(out / "comparison.json", found.to_json())
+        pictures = dict(_pictures(found, out))
+        write_text(out / "comparison.md", comparison_markdown(found, pictures))
+        write_text(out / "comparison.html", comparison_page(found, pictures))
     return pictures
 
 

@@ -1,12 +1,13 @@
 """What is done for one run of a comparison: training, and then what makes files of the network."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rigl_compress.models.trust import code_is_trusted, trusting_code
 from rigl_compress.pipeline.compare.cells import Cell
 from rigl_compress.pipeline.run import RunConfig, stages_of
 from rigl_compress.pipeline.stages import Stage, run_stages, up_to_date
@@ -21,14 +22,20 @@ class Task:
     device: str = "auto"
     data_dir: Path | None = None
     train_only: bool = False
+    trust_code: bool = field(default_factory=code_is_trusted)
 
     def __call__(self, cell: Cell, listener: Listener) -> dict[str, Any]:
         """Train what is not trained, go on with what was begun; then prune and export. Gives the result."""
+        with trusting_code(self.trust_code):
+            return self._work(cell, listener)
+
+    def _work(self, cell: Cell, listener: Listener) -> dict[str, Any]:
         torch.set_num_threads(1)  # runs side by side use the cores better than threads within a run
         here = Circumstances(self.device, self.data_dir, listener)
-        if not cell.trained:
-            train(cell.recipe, cell.path, here, resume=cell.run.recipe_file.exists())
-        run_stages(self._stages(cell), cell.run.stages_file)
+        with cell.run.locked():
+            if not cell.trained:
+                train(cell.recipe, cell.path, here, resume=cell.run.recipe_file.exists())
+            run_stages(self._stages(cell), cell.run.stages_file)
         return cell.run.result()
 
     def done(self, cell: Cell) -> bool:

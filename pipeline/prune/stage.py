@@ -1,8 +1,9 @@
 """The stage `prune`: a sparse model → the same without its dead neurons."""
 
+from contextlib import nullcontext
 from typing import Any
 
-from rigl_compress.models.artifacts import atomic_path, write_json
+from rigl_compress.models.artifacts import atomic_pair, write_json
 from rigl_compress.models.networks import ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.pipeline.environment import command_line, environment
@@ -22,6 +23,11 @@ def living(model: SparseModel) -> ModelSpec:
 
 def prune_run(run: Run, *, write: bool = True) -> dict[str, Any]:
     """Prune the network of a run. Files are written only when everything has succeeded; gives what was done."""
+    with run.locked() if write else nullcontext():
+        return _prune_run(run, write)
+
+
+def _prune_run(run: Run, write: bool) -> dict[str, Any]:
     small, pruned = pruned_model(run.model())
     done = {
         "format": 1,
@@ -31,7 +37,7 @@ def prune_run(run: Run, *, write: bool = True) -> dict[str, Any]:
         "environment": environment(),
     }
     if write:
-        with atomic_path(run.pruned_file) as model_file, atomic_path(run.prune_file) as report_file:
+        with atomic_pair(run.pruned_file, run.prune_file) as (model_file, report_file):
             small.save(model_file)
             write_json(report_file, done)
     return done

@@ -32,9 +32,13 @@ class Pruned:
 def prune_dead_neurons(model: nn.Module, topology: Topology, example_input: Example) -> Pruned:
     """Give a smaller network that computes the same in evaluation mode. The model itself is left as it is.
 
+    The topology has to be that of the model: its dead weights are zero.
+
     >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> masks = {"0.weight": torch.ones(3, 4).bool(), "2.weight": torch.tensor([[True, False, True]] * 2)}
-    >>> pruned = prune_dead_neurons(model, Topology.from_masks(masks), torch.zeros(1, 4))
+    >>> topology = Topology.from_masks(masks)
+    >>> topology.apply_to(model)
+    >>> pruned = prune_dead_neurons(model, topology, torch.zeros(1, 4))
     >>> print(pruned.plan)
     0: outputs 3 → 2
     2: inputs 3 → 2
@@ -45,10 +49,9 @@ def prune_dead_neurons(model: nn.Module, topology: Topology, example_input: Exam
         raise InputError(
             f"the topology is a {type(topology).__name__}, not a Topology: Topology.from_masks(masks) makes it"
         )
-    topology.check_fits(model)
+    topology.check_applied(model)
     masked = deepcopy(model)
     masked.zero_grad()
-    topology.apply_to(masked)
     small, left, plan = masked, Topology.from_masks(topology), PrunePlan()
     while True:  # a second round finds more only where a grouped convolution has lost all groups but one
         found = analyse(trace(small, example_input), left)

@@ -1,6 +1,7 @@
 """Checkpoints: everything a run needs to go on bit by bit as if it had never stopped."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,40 @@ from torch.optim import Optimizer
 
 from rigl_compress.models.artifacts import load_artifact, save_artifact
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.settings import parse
 from rigl_compress.models.sparse_model import load_weights
 from rigl_compress.pipeline.train.sparsifier import Sparsifier
 
 KIND = "checkpoint"
+
+
+@dataclass(frozen=True)
+class _Counters:
+    steps: int
+    updates: int
+    changed: int
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """How far training was: epochs, the latest and the best values, seconds, and the scaler of half precision."""
+
+    epochs_done: int
+    seen: Mapping[str, float | None]
+    seconds: float
+    scaler: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What stands beside the tensors."""
+
+    progress: _Progress
+    counters: _Counters
+    updated_at: int | None
+    pending: int | None
+    optimizer: Mapping[str, Any]
+    gates: Mapping[str, Any]
 
 
 def save_checkpoint(
@@ -43,19 +74,26 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, sparse: 
     """Load a checkpoint into a freshly built run; gives back its progress."""
     tensors, content = load_artifact(path, KIND)
     try:
+        header = parse(_Header, content)
         load_weights(model, _below(tensors, "model/"), "the run's recipe")
-    except InputError as error:
-        raise InputError(
-            f"{path}: {error}; put the run's own checkpoint back, or train anew with overwrite=True"
-        ) from None
-    _load_optimizer(_trained(model, sparse), optimizer, _below(tensors, "optimizer/"), content["optimizer"])
+        _load_optimizer(_trained(model, sparse), optimizer, _below(tensors, "optimizer/"), header.optimizer)
+        _load_sparse(sparse, tensors, content)
+        torch.set_rng_state(tensors["random"])
+    except (InputError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error) if isinstance(error, InputError) else f"it is damaged ({type(error).__name__}: {error})"
+        cure = "put the run's own checkpoint back, or train anew with overwrite=True"
+        raise InputError(f"{path}: {' '.join(reason.split())}; {cure}") from None
+    return vars(header.progress)
+
+
+def _load_sparse(sparse: Sparsifier, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
     masks = _below(tensors, "mask/")
+    for name, mask in masks.items():
+        if mask.dtype != torch.bool:
+            raise InputError(f"the mask of {name!r} is {mask.dtype}, expected torch.bool")
     memory = {name: _below(tensors, f"memory/{name}/") for name in masks}
     gates = {**content.get("gates", {}), "tensors": _below(tensors, "gate/")}
     sparse.load_state_dict({**content, "masks": masks, "memory": memory, "gates": gates})
-    torch.set_rng_state(tensors["random"])
-    progress: dict[str, Any] = content["progress"]
-    return progress
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -94,6 +132,8 @@ def _load_optimizer(
             raise InputError(
                 f"the checkpoint holds optimizer state of {name!r}, which the model lacks: another model's"
             )
+        if torch.is_tensor(value) and value.dim() and value.shape != parameters[name].shape:
+            raise InputError(f"the optimizer's {key!r} of {name!r} has shape {tuple(value.shape)}: another model's")
         if torch.is_tensor(value) and (value.dim() or optimizer.defaults.get("fused")):
             value = value.to(parameters[name].device)  # step counters live on the CPU, but for fused optimizers
         optimizer.state[parameters[name]][key] = value

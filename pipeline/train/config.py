@@ -1,19 +1,21 @@
 """The settings of sparse training: the keywords of `Sparsifier` and the `[sparsity]` table of a recipe."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import nn
 
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.layers import layer_shapes, layer_types, match_layers
+from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.models.forward_order import find_layers
+from rigl_compress.models.layers import layer_shapes
 from rigl_compress.pipeline.train.distributions import DISTRIBUTIONS, fixed_densities, share_out
 from rigl_compress.pipeline.train.methods import Method, find_method
 from rigl_compress.pipeline.train.schedules import DECAYS, UpdateSchedule
 
 # The paper stops the updates after about three quarters of training (§4).
 LAST_UPDATE = 0.75
+Budget = Literal["exclude", "include"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class SparsityConfig:
     distribution: str = "erk"
     dense: tuple[str, ...] | None = None  # names, globs, types, "first", "last"; None: as the distribution has it
     layers: Mapping[str, float] = field(default_factory=dict)  # sparsity of single layers, by name, glob or type
-    budget: Literal["exclude", "include"] = "exclude"  # does `sparsity` count the layers that are fixed?
+    budget: Budget = "exclude"  # does `sparsity` count the layers that are fixed?
     interval: int = 100  # ΔT
     fraction: float = 0.3  # α
     decay: str = "cosine"
@@ -47,6 +49,11 @@ class SparsityConfig:
             if not strength >= 0:
                 raise InputError(f"strength of layer {name!r} is {strength}, expected a factor of 0 or more")
         DISTRIBUTIONS[self.distribution], DECAYS[self.decay]
+        if self.budget not in (choices := get_args(Budget)):
+            raise InputError(f"unknown budget {self.budget!r}: {did_you_mean(str(self.budget), choices)}")
+        for what in ("dense", "variants"):
+            if (names := getattr(self, what)) is not None:
+                _check_names(what, names)
 
     @property
     def rule(self) -> Method:
@@ -81,34 +88,35 @@ class SparsityConfig:
             raise InputError("the model has no Linear, convolution or recurrent layer that could be sparse")
         if self.rule.dense:
             return dict.fromkeys(shapes, 1.0)
-        distribution, types = DISTRIBUTIONS[self.distribution], layer_types(model)
+        distribution = DISTRIBUTIONS[self.distribution]
         patterns = distribution.dense if self.dense is None else self.dense
-        dense = [name for pattern in patterns for name in match_layers(pattern, shapes, types)]
-        custom = self._kept(shapes, types)
+        dense = [name for pattern in patterns for name in find_layers(model, pattern, shapes)]
+        custom = self.unit_densities(model)
         return share_out(shapes, 1 - self.sparsity, distribution.share, fixed_densities(dense, custom), self.budget)
 
     def unit_densities(self, model: nn.Module) -> dict[str, float]:
         """Give the share of units that structured methods keep in the layers that are named one by one."""
-        return self._kept(layer_shapes(model), layer_types(model))
+        return {name: 1 - sparsity for name, sparsity in _by_layer("sparsity.layers", self.layers, model).items()}
 
     def strengths_in(self, model: nn.Module) -> dict[str, float]:
         """Give the factors of a penalty's strength in the layers that are named one by one."""
-        return _by_layer("sparsity.strengths", self.strengths, layer_shapes(model), layer_types(model))
-
-    def _kept(self, names: Iterable[str], types: Mapping[str, str]) -> dict[str, float]:
-        kept = _by_layer("sparsity.layers", self.layers, names, types)
-        return {name: 1 - sparsity for name, sparsity in kept.items()}
+        return _by_layer("sparsity.strengths", self.strengths, model)
 
 
-def _by_layer(
-    key: str, values: Mapping[str, float], names: Iterable[str], types: Mapping[str, str]
-) -> dict[str, float]:
+def _by_layer(key: str, values: Mapping[str, float], model: nn.Module) -> dict[str, float]:
+    names = layer_shapes(model)
     try:
-        return {name: value for pattern, value in values.items() for name in match_layers(pattern, names, types)}
+        return {name: value for pattern, value in values.items() for name in find_layers(model, pattern, names)}
     except InputError as error:  # of a recipe for another network, mostly
         raise InputError(f"{key}: {error}; name layers of this network, or set {key} to {{}}") from None
 
 
+def _check_names(what: str, names: object) -> None:
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        cure = f'("{names}",)' if isinstance(names, str) else '("first",)'
+        raise InputError(f"{what} is {names!r}, expected several names: write {what}={cure}")
+
+
 def _check_sparsity(what: str, value: float) -> None:
-    if not 0 <= value < 1:
+    if not isinstance(value, int | float) or not 0 <= value < 1:
         raise InputError(f"{what} is {value}, expected at least 0 and below 1 (0.9 removes nine of ten connections)")

@@ -69,9 +69,14 @@ class Gates:
                 self.gating.constrain(self._units(place), rate)
 
     @torch.no_grad()
-    def choose(self, densities: Mapping[str, float], density: float) -> int:
-        """End the search: the units that matter least are dead from now on. Gives their number."""
+    def choose(self, densities: Mapping[str, float], density: float) -> int | None:
+        """End the search: the units that matter least are dead from now on. Gives their number.
+
+        None: there are scores that are not finite, and nothing was chosen.
+        """
         scores = [self.gating.score(self._units(place)) for place in range(len(self.sites))]
+        if not all(score.isfinite().all() for score in scores):
+            return None
         if self.gating.chooses == "network" and not densities:
             bar = _smallest_kept(torch.cat(scores), density)
             kept = [score >= bar for score in scores]

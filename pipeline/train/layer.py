@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rigl_compress.models.layers import Part
+from rigl_compress.pipeline.train.randomness import generator
 
 
 @dataclass
@@ -50,6 +51,28 @@ class Layer:
     def active(self) -> int:
         """The connections alive."""
         return len(self.places)
+
+    def follow(self) -> None:
+        """Go where the weights are: a model may be moved or converted after the sparsifier was built."""
+        weight = self.weight
+        self.places, self.mask = self.places.to(weight.device), self.mask.to(weight.device)
+        self.gate = self.gate.to(weight)
+        self.memory = {
+            key: value.to(weight if value.is_floating_point() else weight.device) for key, value in self.memory.items()
+        }
+
+    def view(self, options: Mapping[str, float], seed: int, step: int, learning_rate: float = 0.0) -> "View":
+        """Give what scores are functions of, with the randomness of a step."""
+        weight, gradient = self.weight, self.gradient
+        return View(
+            weight=weight,
+            gradient=torch.zeros_like(weight) if gradient is None else gradient,
+            mask=self.mask,
+            memory=self.memory,
+            options=options,
+            random=generator(seed, step, self.name, weight.device),
+            learning_rate=learning_rate,
+        )
 
     def settle_at(self, places: Tensor) -> None:
         """Let the connections live at these places, in the tensors that others may hold."""

@@ -28,8 +28,10 @@ class LearningRate:
     unit: Literal["epochs", "steps", "share"] = "epochs"  # of drops, hold and warmup
 
     def __post_init__(self) -> None:
-        if not (self.peak > 0 and self.drop_factor > 0):
-            raise InputError(f"learning_rate: peak {self.peak} and drop_factor {self.drop_factor} must be above 0")
+        if not (0 < self.peak <= 1e38 and 0 < self.drop_factor <= 1e38):  # what float32 can hold
+            raise InputError(
+                f"learning_rate: peak {self.peak} and drop_factor {self.drop_factor} must be above 0 and at most 1e38"
+            )
         if self.drops and self.shape != "drops":
             raise InputError(
                 f"learning_rate.drops is given, but learning_rate.shape is {self.shape!r}, which has no drops: set "

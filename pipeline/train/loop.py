@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import torch
@@ -11,13 +12,14 @@ from torch.optim import Optimizer
 from rigl_compress.pipeline.recipe import TrainConfig
 from rigl_compress.pipeline.train.data.dataset import DataSet
 from rigl_compress.pipeline.train.learning_rate import Rate
+from rigl_compress.pipeline.train.losses import DivergedError, Losses, check_finite
 from rigl_compress.pipeline.train.metrics import METRICS, Metric, evaluate, loss_of
 from rigl_compress.pipeline.train.optimizers import set_learning_rate
 from rigl_compress.pipeline.train.progress import Listener, Progress
 from rigl_compress.pipeline.train.randomness import generator
 from rigl_compress.pipeline.train.sparsifier import Sparsifier
 
-TICK = 100  # iterations between two reports; reading the loss waits for the device, so not at every one
+TICK = 100  # iterations between two reports
 AT_ONCE = 4  # training batches that are evaluated at once: without gradients they take less memory than one in training
 
 
@@ -51,13 +53,15 @@ def train_epochs(job: Job, end_of_epoch: Callable[[int, dict[str, Any]], None]) 
     per_epoch = len(job.data.train) // config.batch
     for epoch in range(job.epochs_done, config.all_epochs):
         job.model.train()
-        total = torch.zeros((), device=job.device)
+        losses = Losses(scaled=scaler.is_enabled())
         batches = job.data.train.batches(config.batch, generator(job.seed, epoch, "order of the data"))
         for iteration, (x, y) in enumerate(batches, start=1):
             with autocast():
                 loss = loss_of(job.forward(x), y, config.label_smoothing) + job.sparse.penalty()
+            losses.add(loss, job.sparse.steps, job.rate(job.sparse.steps))
+            if job.device.type == "cpu" or iteration % TICK == 0:  # reading waits for other devices
+                losses.read()
             scaler.scale(loss / config.accumulate).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
             if iteration % config.accumulate == 0:
                 scaler.unscale_(job.optimizer)
                 set_learning_rate(job.optimizer, job.rate(job.sparse.steps))
@@ -68,11 +72,12 @@ def train_epochs(job: Job, end_of_epoch: Callable[[int, dict[str, Any]], None]) 
                 scaler.update()
                 job.optimizer.zero_grad()
             if iteration % TICK == 0 and iteration < per_epoch:  # the end of an epoch is told once, evaluated
-                job.listener(_progress(job, epoch, epoch * per_epoch + iteration, float(total) / iteration))
+                job.listener(_progress(job, epoch, epoch * per_epoch + iteration, losses.mean))
         job.optimizer.zero_grad()  # batches that fill no whole step are left out: a resumed run could not know them
-        mean = float(total) / per_epoch
-        metrics = _metrics(job, epoch + 1, mean)
-        job.listener(_progress(job, epoch, (epoch + 1) * per_epoch, mean))
+        losses.end()
+        check_finite(job.model, job.sparse.steps)
+        metrics = _metrics(job, epoch + 1, losses.mean)
+        job.listener(_progress(job, epoch, (epoch + 1) * per_epoch, losses.mean))
         end_of_epoch(epoch + 1, metrics)
 
 
@@ -81,9 +86,11 @@ def _autocast(job: Job) -> Callable[[], torch.autocast]:
     return lambda: torch.autocast(job.device.type, dtype=kind, enabled=kind is not torch.float32)
 
 
-def _metrics(job: Job, epochs_done: int, loss: float) -> dict[str, Any]:
+def _metrics(job: Job, epochs_done: int, loss: float | None) -> dict[str, Any]:
     if epochs_done % job.config.evaluate_every == 0 or epochs_done == job.config.all_epochs:
         name, value = job.data.metric, evaluate(job.metric, job.model, job.data.test, AT_ONCE * job.config.batch)
+        if not isfinite(value):
+            raise DivergedError(f"training diverged: the {job.metric.title} after epoch {epochs_done} is {value}")
         job.seen = {name: value, f"best_{name}": min(value, job.seen.get(f"best_{name}", value))}
     return {
         "epoch": epochs_done,
@@ -96,7 +103,7 @@ def _metrics(job: Job, epochs_done: int, loss: float) -> dict[str, Any]:
     }
 
 
-def _progress(job: Job, epoch: int, iteration: int, loss: float) -> Progress:
+def _progress(job: Job, epoch: int, iteration: int, loss: float | None) -> Progress:
     epochs = job.config.all_epochs
     iterations = epochs * (len(job.data.train) // job.config.batch)
     name = job.data.metric

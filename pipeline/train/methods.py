@@ -21,7 +21,8 @@ from rigl_compress.pipeline.train.structured import GROUP_LASSO, L0, L1_FILTER, 
 
 # Where the connections are to begin with: (view of the fresh layer, number of connections) → flat positions.
 Start = Callable[[View, int], Tensor]
-# What happens at every step, before dead gradients are masked: it may change the gradient and the memory in place.
+# What happens at every step, before dead gradients are masked: it may change the gradient and the memory in place; or
+# after the step of the optimizer, where it may change the weights and the memory.
 Observe = Callable[[View, dict[str, Tensor]], None]
 # Whether there is an update at a step.
 When = Callable[[UpdateSchedule, int], bool]
@@ -70,19 +71,31 @@ def at_every_step(schedule: UpdateSchedule, step: int) -> bool:
 
 
 def remember_gradient(view: View, memory: dict[str, Tensor]) -> None:
-    """Keep a running mean of the dense gradient (SNFS)."""
+    """Keep a running mean of the dense gradient (SNFS). One that overflowed (half precision) is not remembered."""
     if "momentum" not in memory:
         memory["momentum"] = torch.zeros_like(view.gradient)
-    memory["momentum"].lerp_(view.gradient, 1 - view.options["momentum"])
+    past = memory["momentum"]
+    past.lerp_(torch.where(view.gradient.isfinite().all(), view.gradient, past), 1 - view.options["momentum"])
 
 
 def random_walk(view: View, memory: dict[str, Tensor]) -> None:
-    """Add DeepR's pull towards zero and its noise to the gradient; the optimizer step then takes the walk."""
-    if "sign" not in memory:
-        drawn = torch.where(view.uniform() < 0.5, -1.0, 1.0).to(view.weight.dtype)
-        memory["sign"] = torch.where(view.weight != 0, view.weight.sign(), drawn)
+    """Add DeepR's pull towards zero and its noise to the gradient; the optimizer step then takes the walk.
+
+    A connection without a sign, as every new one is, draws one. One that crossed zero rests until it is replaced.
+    """
+    sign = memory.get("sign", view.weight.sign())
+    drawn = torch.where(view.uniform() < 0.5, -1.0, 1.0).to(view.weight.dtype)
+    memory["sign"] = torch.where(sign != 0, sign, drawn)
+    memory.setdefault("crossed", torch.zeros_like(view.mask))
     view.gradient.add_(memory["sign"], alpha=view.options["l1"])
     view.gradient.add_(view.noise(), alpha=noise_scale(view.options["temperature"], view.learning_rate))
+
+
+def stop_at_zero(view: View, memory: dict[str, Tensor]) -> None:
+    """Hold a weight at zero from where it crossed it against its sign: the connection is dormant (DeepR)."""
+    if "sign" in memory:
+        memory["crossed"] |= view.mask & (view.weight * memory["sign"] < 0)
+        view.weight.masked_fill_(memory["crossed"], 0)
 
 
 @dataclass(frozen=True)
@@ -93,6 +106,8 @@ class Method:
     `straight_through`: dead weights live on unseen and receive gradients (DNW).
     `keeps_regrown`: a connection dropped and regrown in one update keeps its weight and optimizer state.
     `birth`: the weights of really new connections; None is the paper's zero.
+    `constrain`: done after each step of the optimizer.
+    `own`: names of what is remembered of a single connection, and forgotten with it.
     `narrow`: the network is made narrower instead of sparse (small-dense).
     `gating`: whole units are chosen instead of connections (structured methods).
     """
@@ -105,6 +120,8 @@ class Method:
     grow: scores.Score | None = None
     quota: quotas.Quota = quotas.swap
     observe: Observe | None = None
+    constrain: Observe | None = None
+    own: tuple[str, ...] = ()
     replaces_step: bool = False
     straight_through: bool = False
     keeps_regrown: bool = True
@@ -147,10 +164,13 @@ for _method in (
         "deepr",
         "weights walk at random; one that crosses zero is replaced at random",
         when=on_schedule,
-        drop=scores.agreement,
+        drop=scores.standing,
         grow=scores.chance,
         quota=quotas.sign_changes,
         observe=random_walk,
+        constrain=stop_at_zero,
+        own=("sign", "crossed"),
+        keeps_regrown=False,
         options={"l1": 1e-5, "temperature": 1e-11},
     ),
     Method(

@@ -1,9 +1,10 @@
 """Small-Dense: the narrower dense network with as many parameters as the sparse one has."""
 
-import torch
+from dataclasses import replace
 
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.networks import ModelSpec
+from rigl_compress.pipeline.train.config import SparsityConfig
 
 
 def width_for_density(spec: ModelSpec, density: float) -> float:
@@ -26,11 +27,19 @@ def width_for_density(spec: ModelSpec, density: float) -> float:
     return narrow
 
 
+def in_training(config: SparsityConfig) -> SparsityConfig:
+    """Give the settings under which a network is trained that was narrowed if it had to be.
+
+    >>> in_training(SparsityConfig("small-dense")).method, in_training(SparsityConfig("rigl")).method
+    ('dense', 'rigl')
+    """
+    return replace(config, method="dense") if config.rule.narrow else config
+
+
 def parameter_count(spec: ModelSpec) -> int:
-    """Count the parameters of a network without allocating them.
+    """Count the parameters of a network; those of our networks are not allocated.
 
     >>> parameter_count(ModelSpec("lenet-300-100"))
     266610
     """
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in spec.build().parameters())
+    return sum(parameter.numel() for parameter in spec.outline()[0].parameters())

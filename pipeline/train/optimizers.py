@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.models.layers import layer_types, match_layers
+from rigl_compress.models.forward_order import find_layers
 from rigl_compress.models.registry import Registry
 
 
@@ -76,7 +76,7 @@ def weight_decays(model: nn.Module, config: OptimizerConfig) -> dict[str, float]
     weights = [name for name, parameter in model.named_parameters() if parameter.dim() >= 2]
     decays = dict.fromkeys(dict(model.named_parameters()), 0.0) | dict.fromkeys(weights, config.weight_decay)
     for pattern, decay in config.weight_decays.items():
-        decays |= dict.fromkeys(match_layers(pattern, weights, layer_types(model)), decay)
+        decays |= dict.fromkeys(find_layers(model, pattern, weights), decay)
     return decays
 
 

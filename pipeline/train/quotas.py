@@ -39,7 +39,7 @@ def shrink_gradually(layers: Sequence[Layer], moment: Moment) -> list[tuple[int,
 def sign_changes(layers: Sequence[Layer], moment: Moment) -> list[tuple[int, int]]:
     """Replace the connections whose weight has crossed zero (DeepR). Counting them waits for the device."""
     del moment
-    crossed = [int((layer.mask & (layer.weight * layer.memory["sign"] < 0)).sum()) for layer in layers]
+    crossed = [int(layer.memory["crossed"].sum()) for layer in layers]
     return [(layer.active - count, count) for layer, count in zip(layers, crossed, strict=True)]
 
 
@@ -63,8 +63,14 @@ def by_momentum(layers: Sequence[Layer], moment: Moment) -> list[tuple[int, int]
     """Drop as `swap`; layers gain in proportion to the mean momentum of their connections (SNFS, redistributing)."""
     kept = [count for count, _ in swap(layers, moment)]
     freed = sum(layer.active for layer in layers) - sum(kept)
-    shares = [float(layer.memory["momentum"].abs()[layer.mask].mean()) if layer.active else 0.0 for layer in layers]
+    shares = [
+        float(layer.memory["momentum"].float().abs()[layer.mask].mean()) if layer.active else 0.0 for layer in layers
+    ]
     return _with_gains(layers, kept, freed, shares)
+
+
+def _mean_momentum(layer: Layer) -> float:
+    return float(layer.memory["momentum"][layer.mask].float().abs().mean())
 
 
 def _with_gains(

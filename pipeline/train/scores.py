@@ -34,9 +34,9 @@ def chance(view: View) -> Tensor:
     return view.uniform()
 
 
-def agreement(view: View) -> Tensor:
-    """θ · sign: negative once a weight has crossed zero against the sign it was given (DeepR)."""
-    return view.weight * view.memory["sign"]
+def standing(view: View) -> Tensor:
+    """1 for a connection that has not crossed zero against the sign it was given, else 0 (DeepR)."""
+    return (~view.memory["crossed"]).to(view.weight.dtype)
 
 
 def like_the_living(view: View) -> Tensor:

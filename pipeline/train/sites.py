@@ -63,7 +63,8 @@ class Site:
 def sites_of(model: nn.Module) -> list[Site]:
     """Find the units of a network, layer by layer. The answers of the network are never among them.
 
-    A linear layer that reads the channels of a convolution has no gates of its own: the channels have them.
+    A linear layer that reads the channels of a convolution has no gates of its own: the channels have them. A layer
+    that is not trained keeps its units.
 
     >>> [(site.name, site.size, site.first) for site in sites_of(nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2)))]
     [('0.weight', 8, True), ('1.weight', 4, False)]
@@ -80,9 +81,10 @@ def sites_of(model: nn.Module) -> list[Site]:
                 sites[name] = Site(name, layer, first=not before)
         elif isinstance(layer, _CONVOLUTIONS) and layer.groups == 1 and id(layer) not in last:
             sites[name] = Site(name, layer, _norm_behind(node, modules))
-    found = [sites[name] for name in sparse_parameters(model) if name in sites and sites[name].size > 1]
+    trained = [name for name, parameter in sparse_parameters(model).items() if parameter.requires_grad]
+    found = [sites[name] for name in trained if name in sites and sites[name].size > 1]
     if not found:
-        raise InputError("the network has no linear layer and no convolution whose units could have gates")
+        raise InputError("the network has no linear layer and no convolution in training whose units could have gates")
     return found
 
 

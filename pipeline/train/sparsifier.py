@@ -1,4 +1,4 @@
-"""The sparsifier: the only code that touches gradients and optimizer state."""
+"""The sparsifier: keeps a network sparse inside of anybody's training loop."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -9,13 +9,23 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rigl_compress.models.errors import InputError, did_you_mean
-from rigl_compress.models.layers import sparse_layers, sparse_parameters
-from rigl_compress.models.topology import Topology, connections
+from rigl_compress.models.topology import Topology
 from rigl_compress.pipeline.train.config import SparsityConfig
+from rigl_compress.pipeline.train.connections import Connections
 from rigl_compress.pipeline.train.gates import Gates
-from rigl_compress.pipeline.train.layer import Layer, Moment, View
-from rigl_compress.pipeline.train.randomness import generator
-from rigl_compress.pipeline.train.rewire import best, marked, rewire
+from rigl_compress.pipeline.train.layer import Moment
+from rigl_compress.pipeline.train.replicas import check_replicas
+from rigl_compress.pipeline.train.start import (
+    check_method,
+    check_owned,
+    first_layers,
+    places_of,
+    remarks,
+    stay_dense,
+    unreached,
+    warn,
+)
+from rigl_compress.pipeline.train.turns import Turns
 
 
 class Sparsifier:
@@ -52,27 +62,30 @@ class Sparsifier:
         """Give either a config or its fields as keywords. A `topology` is taken as it is instead of drawing one.
 
         `total_steps` are the optimizer steps of the whole run; the updates end after three quarters of them unless
-        `end` says otherwise.
+        `end` says otherwise. Layers that a given topology lacks stay dense.
         """
         self.config = _config(config, settings)
         self.method = self.config.rule
+        check_method(self.method, topology)
         self.schedule = self.config.schedule(total_steps)
         self.seed = seed
         self.optimizer = optimizer
-        self.steps = 0  # optimizer steps taken: what learning-rate schedules count
+        self.steps = 0  # steps offered to the optimizer: what learning-rate schedules count
         self.updates = 0  # topology updates made
-        self.changed = 0  # connections replaced by the last update
+        self.left_dense = unreached(model, self.method)  # weights that sparse training does not know, with their sizes
         self._updated_at: int | None = None
         self._pending: int | None = None  # an update that waits for the optimizer step to be taken
-        self._layers = self._first_layers(model, topology)
-        _check_owned(self._layers, optimizer)
-        self._mask_weights()
+        layers = first_layers(model, self.config, seed, topology)
+        check_owned(layers, optimizer)
+        check_replicas(layers, seed)
+        owners = [model.get_submodule(layer.part.parameter.rpartition(".")[0]) for layer in layers]
+        self._connections = Connections(layers, owners, self.method, optimizer, seed)
         gating, strengths = self.method.gating, self.config.strengths_in(model)
         self.gates = None if gating is None else Gates(model, optimizer, gating, self.method.options, strengths)
         self._unit_densities = self.config.unit_densities(model)
         self._search_units()
-        if not self.method.replaces_step:
-            optimizer.register_step_post_hook(lambda *_: self._after_optimizer_step())
+        self._turns = Turns(optimizer, self._before_optimizer_step, self._after_optimizer_step)
+        warn([*stay_dense(self.left_dense), *remarks(model, layers, topology)])
 
     # What people read
 
@@ -80,17 +93,26 @@ class Sparsifier:
     def topology(self) -> Topology:
         """The connections alive now, as a copy."""
         parts: dict[str, list[Tensor]] = {}
-        for layer in self._layers:
+        for layer in self._connections.layers:
             parts.setdefault(layer.part.parameter, []).append(layer.mask)
         masks = {name: torch.cat(each) for name, each in parts.items()}
-        return Topology(masks if self.gates is None else masks | self.gates.masks())
+        units = {} if self.gates is None else self.gates.masks()
+        return Topology(masks | {name: masks[name] & mask for name, mask in units.items()})
 
     @property
     def sparsity(self) -> float:
         """The share of places without a connection now; known without asking the device, but for gates."""
+        self._connections.check_weights()
         if self.gates is not None:
             return self.topology.sparsity
-        return 1 - sum(layer.active for layer in self._layers) / sum(layer.size for layer in self._layers)
+        return 1 - sum(layer.active for layer in self._connections.layers) / sum(
+            layer.size for layer in self._connections.layers
+        )
+
+    @property
+    def changed(self) -> int:
+        """The connections that the last update took away (units, with structured methods). Waits for the device."""
+        return int(sum(self._connections.changed))
 
     @property
     def update_due(self) -> bool:
@@ -103,16 +125,18 @@ class Sparsifier:
     @torch.no_grad()
     def step(self) -> bool:
         """Mask the gradients, or update the topology. True: this was an update, it takes the place of the step."""
-        self._observe()
+        if self._turns.repeated:
+            self._mask_again()
+            return False
+        self._connections.check_weights()
+        self._connections.observe(self.steps)
         if self.update_due:
-            self._update(self.steps)
+            self._turns.offered = False
+            self._update_instead()
             return True
-        if self.method.straight_through:
-            self._show_unseen_weights()
-        else:
-            self._mask_gradients()
         if not self.method.replaces_step and self.method.when(self.schedule, self.steps):
             self._pending = self.steps
+        self._offer()
         self.steps += 1
         self._search_units()
         return False
@@ -124,9 +148,10 @@ class Sparsifier:
     def finish(self) -> None:
         """End the training: gates are multiplied into the weights. Other methods have nothing left to do."""
         if self.gates is not None:
-            if not self.gates.chosen:  # T_end is the end of the run
-                self._choose_units()
+            if not self.gates.chosen and not self._choose_units():  # T_end is the end of the run
+                raise InputError("the weights or gates are not finite: training diverged, lower the learning rate")
             self.gates.fold()
+            self._connections.end_step()
 
     def state_dict(self) -> dict[str, Any]:
         """Give everything needed to go on: masks, what the method remembers, and counters."""
@@ -134,169 +159,98 @@ class Sparsifier:
             "counters": {"steps": self.steps, "updates": self.updates, "changed": self.changed},
             "updated_at": self._updated_at,
             "pending": self._pending,
-            "masks": {layer.name: layer.mask.clone() for layer in self._layers},
+            "masks": {layer.name: layer.mask.clone() for layer in self._connections.layers},
             "memory": {
-                layer.name: {key: value.clone() for key, value in layer.memory.items()} for layer in self._layers
+                layer.name: {key: value.clone() for key, value in layer.memory.items()}
+                for layer in self._connections.layers
             },
             "gates": None if self.gates is None else self.gates.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` was taken. The weights and the optimizer are loaded by their owners."""
-        counters = state["counters"]
-        self.steps, self.updates, self.changed = counters["steps"], counters["updates"], counters["changed"]
-        self._updated_at, self._pending = state["updated_at"], state.get("pending")
-        for layer in self._layers:
+        counters, layers = state["counters"], self._connections.layers
+        for layer in layers:
             mask = state["masks"].get(layer.name)
             if mask is None or mask.shape != layer.mask.shape:
                 raise InputError(f"the saved masks do not fit layer {layer.name!r}: they belong to another model")
-            layer.settle_at(_places(mask.to(layer.mask.device)))
+        self.steps, self.updates = counters["steps"], counters["updates"]
+        self._connections.changed = [torch.tensor(counters["changed"])]
+        self._updated_at, self._pending = state["updated_at"], state.get("pending")
+        for layer in layers:
+            layer.settle_at(places_of(state["masks"][layer.name].to(layer.mask.device)))
             layer.memory = {key: value.to(layer.mask.device) for key, value in state["memory"][layer.name].items()}
         if self.gates is not None:
             self.gates.load_state_dict(state["gates"])
+        self._connections.distrust_weights()  # the next step looks whether the weights are those of this state
 
-    # The beginning
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_turns": None}
 
-    def _first_layers(self, model: nn.Module, topology: Topology | None) -> list[Layer]:
-        if topology is not None:
-            topology.check_fits(model)
-        densities, parameters = self.config.densities(model), sparse_parameters(model)
-        layers = []
-        for name, part in sparse_layers(model).items():
-            given = None if topology is None else topology.get(part.parameter)
-            layer = Layer.full(name, parameters[part.parameter], part, 0)
-            layer.target = connections(densities[name], layer.size)
-            layers.append(self._started(layer, None if given is None else part.of(given)))
-        return layers
-
-    @torch.no_grad()
-    def _started(self, layer: Layer, given: Tensor | None) -> Layer:
-        if given is not None:
-            layer.settle_at(_places(given.to(layer.mask.device)))
-            layer.target = layer.active
-        elif self.method.start is not None and layer.target < layer.size:
-            layer.settle_at(self.method.start(self._view(layer, step=-1), layer.target))
-        return layer
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)  # an optimizer loses its hooks when it is copied: a copy sets its own
+        self._turns = Turns(self.optimizer, self._before_optimizer_step, self._after_optimizer_step)
 
     # Every step
 
-    def _observe(self) -> None:
-        if self.method.observe is not None:
-            for layer in self._layers:
-                if layer.gradient is not None:
-                    self.method.observe(self._view(layer, self.steps), layer.memory)
+    def _offer(self) -> None:
+        """Let the optimizer take its step."""
+        if not self.method.straight_through:
+            self._connections.mask_gradients()
+        elif self._turns.in_closure:  # else they are shown when the step is taken: a gradient scaler may leave it out
+            self._connections.show_unseen_weights()
+        self._turns.offered = True
 
-    def _mask_gradients(self) -> None:
-        masked = [
-            (layer.gradient, layer.gate)
-            for layer in self._layers
-            if layer.parameter.grad is not None and layer.active < layer.size
-        ]
-        if masked:
-            # Zero gradient, zero weight and zero optimizer state stay zero under SGD, Adam and AdamW.
-            gradients, gates = zip(*masked, strict=True)
-            torch._foreach_mul_(gradients, gates)
+    def _mask_again(self) -> None:
+        if self.method.straight_through:
+            raise InputError(
+                f"method {self.method.name!r} needs an optimizer that evaluates its closure once: "
+                f"{type(self.optimizer).__name__} does so several times"
+            )
+        self._connections.mask_gradients()
+
+    def _before_optimizer_step(self) -> None:
+        if self.method.straight_through:
+            self._connections.show_unseen_weights()
 
     @torch.no_grad()
     def _after_optimizer_step(self) -> None:
-        if self.method.straight_through:
-            self._remember_weights()
+        self._connections.follow_step(self.steps)
         if self.gates is not None:
             self.gates.constrain(self.optimizer.param_groups[0]["lr"])
-        if self._pending is not None:
-            step, self._pending = self._pending, None
-            self._update(step)
+        if self._pending is not None and self._update(self._pending):
+            self._pending = None
+        self._connections.end_step()
+
+    # An update
+
+    def _update_instead(self) -> None:
+        if self._turns.in_closure:
+            self._turns.in_closure = False
+            raise InputError(
+                "an update is due in the place of this step: where sparse.update_due is True, call the closure alone "
+                "instead of optimizer.step(closure)"
+            )
+        self._update(self.steps)
+        self._connections.end_step()
+
+    def _update(self, step: int) -> bool:
+        """Update the topology. False: what decides is not finite (half precision), so it waits for the next step."""
+        moment = Moment(step, self.schedule.at(step), self.schedule.passed(step))
+        done = self._connections.update(moment) if self.gates is None else self._choose_units()
+        if done:
+            self._updated_at = step
+            self.updates += 1
+        return done
 
     def _search_units(self) -> None:
         if self.gates is not None and self.steps >= self.schedule.begin:
             self.gates.search()
 
-    def _choose_units(self) -> None:
-        if self.gates is not None:
-            self.changed = self.gates.choose(self._unit_densities, 1 - self.config.sparsity)
-
-    # An update
-
-    def _update(self, step: int) -> None:
-        if self.gates is None:
-            self._update_connections(step)
-        else:
-            self._choose_units()
-        self._updated_at = step
-        self.updates += 1
-
-    def _update_connections(self, step: int) -> None:
-        moment = Moment(step, self.schedule.at(step), self.schedule.passed(step))
-        quotas = self.method.quota(self._layers, moment)
-        self.changed = 0
-        for layer, (keep, new) in zip(self._layers, quotas, strict=True):
-            if (keep, new) != (layer.size, 0):
-                self._rewire(layer, step, keep, new)
-                self.changed += new
-
-    def _rewire(self, layer: Layer, step: int, keep: int, new: int) -> None:
-        view = self._view(layer, step)
-        if self.method.straight_through:
-            layer.settle_at(best(self.method.drop(view), keep))
-            layer.weight.mul_(layer.gate)  # dead weights and their optimizer state live on unseen
-            return
-        drop = self.method.drop(view).reshape(-1)[layer.places]
-        grow = None if self.method.grow is None else self.method.grow(view)
-        places = rewire(layer.places, drop, grow, keep, new)
-        if grow is not None and keep + new == layer.active:
-            # A gradient that overflowed (half precision) says nothing: stay as we are. Decided on the device.
-            places = torch.where(torch.isfinite(grow.sum()), places, layer.places)
-        unbroken = places if self.method.keeps_regrown else rewire(layer.places, drop, None, keep, 0)
-        self._settle(layer, view, layer.mask & marked(unbroken, layer.mask.shape), marked(places, layer.mask.shape))
-        layer.settle_at(places)
-
-    def _settle(self, layer: Layer, view: View, survivors: Tensor, mask: Tensor) -> None:
-        """Zero the weights and the optimizer state of all that did not live through the update."""
-        born = None if self.method.birth is None else self.method.birth(view) * (mask & ~survivors)
-        gate = survivors.to(layer.gate.dtype)
-        for tensor in (layer.weight, *self._states(layer)):
-            tensor.mul_(gate)
-        if born is not None:
-            layer.weight.add_(born)
-
-    def _states(self, layer: Layer) -> list[Tensor]:
-        """All optimizer tensors that stand beside the weights: momentum, exp_avg, exp_avg_sq, max_exp_avg_sq, …"""
-        values = self.optimizer.state.get(layer.parameter, {}).values()
-        shape = layer.parameter.shape
-        return [layer.part.of(value) for value in values if torch.is_tensor(value) and value.shape == shape]
-
-    # Straight-through weights (DNW): the model computes with the largest weights, the optimizer works on all of them.
-
-    def _show_unseen_weights(self) -> None:
-        for layer in self._layers:
-            if "unseen" in layer.memory:
-                layer.weight.copy_(layer.memory["unseen"])
-
-    def _remember_weights(self) -> None:
-        for layer in self._layers:
-            layer.memory.setdefault("unseen", torch.empty_like(layer.weight)).copy_(layer.weight)
-
-    # Common
-
-    def _view(self, layer: Layer, step: int) -> View:
-        weight, gradient = layer.weight, layer.gradient
-        return View(
-            weight=weight,
-            gradient=torch.zeros_like(weight) if gradient is None else gradient,
-            mask=layer.mask,
-            memory=layer.memory,
-            options=self.method.options,
-            random=generator(self.seed, step, layer.name, weight.device),
-            learning_rate=_learning_rate(self.optimizer, layer.parameter) if self.method.observe else 0.0,
-        )
-
-    @torch.no_grad()
-    def _mask_weights(self) -> None:
-        if self.method.straight_through:
-            self._remember_weights()
-        for layer in self._layers:
-            if layer.active < layer.size:
-                layer.weight.mul_(layer.gate)
+    def _choose_units(self) -> bool:
+        dead = None if self.gates is None else self.gates.choose(self._unit_densities, 1 - self.config.sparsity)
+        self._connections.changed = [torch.tensor(dead or 0)]
+        return dead is not None
 
 
 def _config(config: SparsityConfig | None, settings: Mapping[str, Any]) -> SparsityConfig:
@@ -307,21 +261,3 @@ def _config(config: SparsityConfig | None, settings: Mapping[str, Any]) -> Spars
         if name not in known:
             raise InputError(f"Sparsifier has no setting {name!r}: {did_you_mean(name, known)}")
     return config or SparsityConfig(**settings)
-
-
-def _places(mask: Tensor) -> Tensor:
-    return mask.reshape(-1).nonzero().squeeze(1)
-
-
-def _check_owned(layers: list[Layer], optimizer: Optimizer) -> None:
-    owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    missing = [layer.name for layer in layers if id(layer.parameter) not in owned]
-    if missing:
-        raise InputError(f"the optimizer does not hold {', '.join(missing)}: give it the model's parameters")
-
-
-def _learning_rate(optimizer: Optimizer, parameter: nn.Parameter) -> float:
-    for group in optimizer.param_groups:
-        if any(parameter is other for other in group["params"]):
-            return float(group["lr"])
-    return 0.0

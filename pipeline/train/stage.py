@@ -1,7 +1,8 @@
 """The stage `train`: recipe → run folder with a sparse model."""
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -12,8 +13,10 @@ from torch import nn
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.layers import shapes_of, sparse_parameters
 from rigl_compress.models.networks import ModelSpec
+from rigl_compress.models.references import is_reference
 from rigl_compress.models.sparse_model import SparseModel, load_weights
 from rigl_compress.models.topology import Topology
+from rigl_compress.models.trust import code_is_trusted, remember, trusting_code
 from rigl_compress.pipeline.environment import command_line, environment
 from rigl_compress.pipeline.prune.stage import living
 from rigl_compress.pipeline.recipe import Recipe, StartConfig
@@ -22,10 +25,12 @@ from rigl_compress.pipeline.train.data.dataset import DataSet
 from rigl_compress.pipeline.train.data.load import load_dataset
 from rigl_compress.pipeline.train.initialize import initialize, scale_for_fan_in
 from rigl_compress.pipeline.train.loop import Job, train_epochs
-from rigl_compress.pipeline.train.narrow import width_for_density
+from rigl_compress.pipeline.train.losses import DivergedError
+from rigl_compress.pipeline.train.narrow import in_training, width_for_density
 from rigl_compress.pipeline.train.optimizers import build_optimizer
 from rigl_compress.pipeline.train.progress import Listener, Say, say_nothing, silent
 from rigl_compress.pipeline.train.sparsifier import Sparsifier
+from rigl_compress.pipeline.train.spoken import spoken
 from rigl_compress.pipeline.train.summary import summarize
 from rigl_compress.pipeline.workspace import Run
 
@@ -38,6 +43,7 @@ class Circumstances:
     data_dir: Path | None = None
     listener: Listener = silent
     say: Say = say_nothing
+    trust_code: bool = field(default_factory=code_is_trusted)  # of the earlier run that a recipe starts from
 
 
 def train(
@@ -50,6 +56,11 @@ def train(
 ) -> SparseModel:
     """Train a recipe in a run folder. `resume` goes on from the folder's last checkpoint, bit by bit on the CPU."""
     here = circumstances or Circumstances()
+    with trusting_code(here.trust_code), Run(path).locked():
+        return _train(recipe, path, here, resume=resume, overwrite=overwrite)
+
+
+def _train(recipe: Recipe, path: Path, here: Circumstances, *, resume: bool, overwrite: bool) -> SparseModel:
     device = find_device(here.device)
     if recipe.start is not None and Path(recipe.start.run).resolve() == path.resolve():
         raise InputError(f"start.run is {recipe.start.run!r}, the folder of this very run: choose another with --run")
@@ -57,29 +68,67 @@ def train(
     data = data.hold_out(recipe.data.holdout) if recipe.data.holdout else data
     spec = model_spec(recipe, data)
     # Everything that can be wrong with the recipe is found before anything is written.
-    job = build_job(recipe, spec, data.to(device), device, here.listener)
+    with spoken(here.say):
+        job = build_job(recipe, spec, data.to(device), device, here.listener)
     run = Run.open(path) if resume else Run.create(path, recipe, overwrite=overwrite)
+    _remember_code(run, recipe, spec, here.say)
     began = perf_counter()
     if resume and run.checkpoint_file.exists():
         progress = load_checkpoint(run.checkpoint_file, job.model, job.optimizer, job.sparse)
-        job.epochs_done, job.seen = progress["epochs_done"], progress["seen"]
-        job.scaler.load_state_dict(progress["scaler"])
+        _take_up(job, progress, run.checkpoint_file)
         began -= progress["seconds"]
     else:
         run.topology_file("begin").unlink(missing_ok=True)
         _save_begin(run, job, spec, recipe)
     run.keep_metrics(job.epochs_done)
 
+    saved = job.epochs_done  # the epoch of the latest checkpoint
+
     def end_of_epoch(epochs_done: int, metrics: dict[str, Any]) -> None:
+        nonlocal saved
         seconds = perf_counter() - began
         run.add_metrics({**metrics, "sparsity": job.sparse.sparsity, "seconds": round(seconds, 2)})
         if epochs_done % recipe.train.checkpoint_every == 0:
             progress = {"epochs_done": epochs_done, "seen": job.seen, "seconds": seconds}
             progress["scaler"] = job.scaler.state_dict()
             save_checkpoint(run.checkpoint_file, job.model, job.optimizer, job.sparse, progress)
+            saved = epochs_done
 
-    train_epochs(job, end_of_epoch)
-    return _finish(run, job, spec, recipe, {"data": data.source, "seconds": round(perf_counter() - began, 1)})
+    try:
+        train_epochs(job, end_of_epoch)
+    except DivergedError as error:
+        kept = f"keeps the checkpoint of epoch {saved}" if saved else "has no checkpoint yet"
+        raise DivergedError(f"{error}; {run.path} {kept}") from None
+    facts = {"data": data.source, "seconds": round(perf_counter() - began, 1)}
+    model = _finish(run, job, spec, recipe, facts)
+    for part, reason in model.metrics["not_counted"].items():
+        here.say(f"warning: {part} was not counted: {reason}")
+    return model
+
+
+def _take_up(job: Job, progress: Mapping[str, Any], file: Path) -> None:
+    """Go on from where a checkpoint was; one that no such run can have written is refused."""
+    done, every, scaler = progress["epochs_done"], job.config.all_epochs, dict(progress["scaler"])
+    if not 0 <= done <= every or (done == every and job.data.metric not in progress["seen"]):
+        raise InputError(f"{file} is of epoch {done} of {every}, and not whole: train anew with overwrite=True")
+    job.epochs_done, job.seen = done, dict(progress["seen"])
+    own, saved = ({key: type(value) for key, value in each.items()} for each in (job.scaler.state_dict(), scaler))
+    if own != saved:
+        raise InputError(
+            f"{file} was written with another train.precision, or is damaged: train anew with overwrite=True"
+        )
+    job.scaler.load_state_dict(scaler)
+
+
+def _remember_code(run: Run, recipe: Recipe, spec: ModelSpec, say: Say) -> None:
+    """Keep in mind, outside of the run folder, that the code of this run has the user's word."""
+    every = [(each.name, each.options) for each in (recipe.model, spec, recipe.data)]
+    calls = [(name, options) for name, options in every if is_reference(name)]
+    try:
+        if calls:
+            remember(run.path, calls)
+    except OSError as error:
+        say(f"cannot remember that {calls[0][0]} is yours ({error}): later commands on {run.path} need --trust-code")
 
 
 def find_device(name: str) -> torch.device:
@@ -122,7 +171,7 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
     sparse = Sparsifier(
         model,
         optimizer,
-        recipe.scaled_sparsity,
+        in_training(recipe.scaled_sparsity),
         total_steps=steps_per_epoch * epochs,
         seed=recipe.seed,
         topology=_start_topology(recipe),
@@ -209,16 +258,17 @@ def _finish(run: Run, job: Job, spec: ModelSpec, recipe: Recipe, facts: dict[str
     name = job.data.metric
     metrics = {"metric": name, f"final_{name}": job.seen[name], f"best_{name}": job.seen[f"best_{name}"]}
     model = SparseModel.capture(spec, job.model, topology, job.sparse.steps, metrics)
+    topology.save(run.topology_file("end"))
+    model.save(run.model_file)  # before anything that can fail
     result = {
         **metrics,
         **facts,
         **summarize(recipe, model, job),
+        "left_dense": job.sparse.left_dense,
         "command": command_line(),
         "seed": recipe.seed,
         "recipe": recipe.name,
         "environment": environment() | {"threads": torch.get_num_threads(), "device": str(job.device)},
     }
-    topology.save(run.topology_file("end"))
-    model.save(run.model_file)
     run.write_result(result)
     return replace(model, metrics=result)

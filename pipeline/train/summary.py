@@ -1,9 +1,9 @@
 """What a trained network costs: to run, to store, to train."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-import torch
-
+from rigl_compress.models.errors import InputError
 from rigl_compress.models.flops import count_flops
 from rigl_compress.models.layer_costs import FlopReport
 from rigl_compress.models.sparse_model import SparseModel
@@ -13,20 +13,52 @@ from rigl_compress.pipeline.train.costs import TRAINING_CONVENTIONS, TrainingRun
 from rigl_compress.pipeline.train.loop import Job
 from rigl_compress.pipeline.train.schedules import pruned_density
 
+T = TypeVar("T")
+
 
 def summarize(recipe: Recipe, model: SparseModel, job: Job) -> dict[str, Any]:
-    """Give sparsity, what is alive, inference FLOPs, and training FLOPs under every convention."""
-    report, run = sparse_report(model), training_run(recipe, len(job.data.train), job.sparse.updates)
-    summary = {
+    """Give sparsity, what is alive, inference FLOPs, and training FLOPs under every convention.
+
+    What cannot be counted is None, and `not_counted` has the reason.
+    """
+    run = training_run(recipe, len(job.data.train), job.sparse.updates)
+    report = _Attempt(lambda: count_flops(job.model, model.spec.example().to(job.device), model.topology))
+    parts = {
+        "inference_flops": report.then(
+            lambda found: {"convention": found.convention, "dense": found.dense, "sparse": found.sparse}
+        ),
+        "training_gflops": report.then(lambda found: training_gflops(recipe.sparsity.method, found, run)),
+        "alive": _Attempt(lambda: alive(model)),
+    }
+    return {
         "method": recipe.sparsity.method,
         "sparsity": model.topology.sparsity,
         "steps": job.sparse.steps,
         "samples": run.samples,
         "updates": job.sparse.updates,
-        "inference_flops": {"convention": report.convention, "dense": report.dense, "sparse": report.sparse},
-        "training_gflops": training_gflops(recipe.sparsity.method, report, run),
+        **{name: part.value for name, part in parts.items()},
+        "not_counted": {name: part.failure for name, part in parts.items() if part.failure},
     }
-    return summary | {"alive": alive(model)}
+
+
+class _Attempt(Generic[T]):
+    """The value of a function, or the reason why there is none: a network of somebody's own can do anything."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self.value: T | None = None
+        self.failure = ""
+        try:
+            self.value = function()
+        except Exception as error:
+            first = next(iter(str(error).splitlines()), "")
+            self.failure = first if isinstance(error, InputError) else f"{type(error).__name__}: {first}"
+
+    def then(self, function: Callable[[T], Any]) -> "_Attempt[Any]":
+        """Go on with the value, if there is one."""
+        if self.value is None:
+            return self
+        value = self.value
+        return _Attempt(lambda: function(value))
 
 
 def training_run(recipe: Recipe, samples: int, updates: int | None = None) -> TrainingRun:
@@ -62,6 +94,4 @@ def alive(model: SparseModel) -> dict[str, Any]:
 
 def sparse_report(model: SparseModel) -> FlopReport:
     """Count a trained network's forward pass on one sample like those it was trained on."""
-    with torch.device("meta"):
-        network = model.spec.build()
-    return count_flops(network, model.spec.example().to("meta"), model.topology)
+    return count_flops(*model.spec.outline(), model.topology)

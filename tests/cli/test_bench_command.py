@@ -7,7 +7,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx_graphs import model, node, weight
-from tiny import Cli, untouched
+from tiny import Cli, Trainer, untouched
+
+from rigl_compress.pipeline.bench import report
 
 QUICK = ["--openings", "2", "--rounds", "3"]
 
@@ -100,3 +102,15 @@ def test_the_same_file_twice(cli: Cli, files: tuple[Path, Path]) -> None:
 def test_files_that_are_no_models(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "no.onnx").write_bytes(b"no model")
     assert "is not an ONNX file" in cli("bench", tmp_path / "no.onnx").err
+
+
+def test_a_pruned_run_that_is_slower_is_told_on_stderr(
+    cli: Cli, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --json, too. Whether it is slower is for the tests of statistics to say."""
+    run = trainer("train.epochs=1")
+    assert cli("prune", run.path).code == 0
+    monkeypatch.setattr(report, "is_slower", lambda ratio: True)
+    spoken = cli("bench", run.path, *QUICK, "--json")
+    assert "was pruned and is slower than" in spoken.err
+    assert json.loads(spoken.out)["timings"][0]["derived"]["slower_than_trained"] is True

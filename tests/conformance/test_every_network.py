@@ -107,6 +107,7 @@ def test_its_cost_is_counted_to_the_last_layer(name: str) -> None:
 
 
 @every_model
+@pytest.mark.filterwarnings("ignore:sparse training does not reach embedding")
 @pytest.mark.parametrize("method", ["rigl", "set", "dnw"])
 def test_it_is_trained_sparsely_and_taken_up_again(name: str, method: str, tmp_path: Path) -> None:
     spec = small(name)
@@ -143,6 +144,7 @@ def test_it_is_trained_sparsely_and_taken_up_again(name: str, method: str, tmp_p
 
 
 @every_model
+@pytest.mark.filterwarnings("ignore:sparse training does not reach embedding")
 def test_every_layer_keeps_its_own_number_of_connections(name: str) -> None:
     """Gates of recurrent layers too: they are layers to the distribution, and to drop and grow."""
     torch.manual_seed(0)

@@ -121,7 +121,9 @@ def test_letters_are_learnt_and_measured_in_bits(tmp_path: Path, folder: Path, c
     assert "final_error" not in result
     assert 0.9 < result["final_bpc"] < 1.2, "a letter of four is 2 bits, its capital none: 1 in the mean"
     assert result["sparsity"] == pytest.approx(0.5, abs=0.01)
+    assert result["left_dense"] == {"embedding.weight": 256 * 12}
     shown = cli("inspect", run.path)
+    assert "left dense" in shown.out
     assert f"bits per character, final (best)  {result['final_bpc']:.3f} ({result['best_bpc']:.3f})" in shown.out
 
 

@@ -2,6 +2,8 @@
 
 import logging
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,12 @@ import pytest
 import torch
 from sparse_nets import NETS, Recurrent, Two, sparse_net
 from torch import Tensor, nn
-from torch.nn.utils import parametrize, prune
+from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
 
+from rigl_compress.exporters.export import export_onnx
 from rigl_compress.exporters.graph import bake, export_graph
 from rigl_compress.models.errors import InputError
+from rigl_compress.runtime.session import InferenceSession
 
 
 def run(model: onnx.ModelProto, *inputs: Tensor) -> list[Any]:
@@ -142,6 +146,67 @@ def test_the_network_is_left_as_it_was() -> None:
     export_graph(model, example)
     assert model.training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+NORMS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "weight norm": parametrizations.weight_norm,
+    "spectral norm": parametrizations.spectral_norm,
+    "orthogonal": parametrizations.orthogonal,
+    "weight norm by hooks": weight_norm,
+    "spectral norm by hooks": spectral_norm,
+}
+
+
+def normed(norm: str) -> nn.Module:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # those by hooks are old, and still about
+        return nn.Sequential(NORMS[norm](nn.Linear(6, 6)), nn.ReLU(), NORMS[norm](nn.Linear(6, 6)))
+
+
+def _own(kind: type) -> list[str]:
+    return [name for name in vars(kind) if not name.startswith("__")]
+
+
+def everything_about(model: nn.Module) -> list[Any]:
+    """Classes, what they know, hooks, modes and bits."""
+    modules = [
+        (type(each), _own(type(each)), [*vars(each)], each.training, [*each._forward_pre_hooks.items()])
+        for each in model.modules()
+    ]
+    return [modules, [(name, tensor.numpy().tobytes()) for name, tensor in model.state_dict().items()]]
+
+
+@pytest.mark.parametrize("example", [torch.rand(2, 6), torch.rand(2, 7)], ids=["fits", "does not fit"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_normed_network_is_left_as_it_was(norm: str, example: Tensor) -> None:
+    model, twin = normed(norm), normed(norm)
+    before = everything_about(model)
+    try:
+        plain = export_graph(model, example)
+    except InputError:
+        assert example.shape[1] == 7
+    else:
+        assert operators(plain) == ["Gemm", "Relu", "Gemm"]
+        assert tensors(plain).keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
+        assert np.allclose(run(plain, example)[0], twin.eval()(example).detach().numpy(), atol=1e-5)
+    assert everything_about(model) == before
+    x = torch.rand(4, 6)
+    for _ in range(2):  # spectral norms change with each run in training
+        assert torch.equal(model.train()(x), twin.train()(x))
+    model(x).sum().backward()
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d, nn.AvgPool2d])
+@pytest.mark.parametrize("encoding", ["sparse", "compact"])
+def test_pooling_with_padding_that_is_rounded_up(pool: Any, encoding: str, tmp_path: Path) -> None:
+    """onnx's inference of shapes rounds otherwise than torch, ONNX Runtime does not."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), pool(2, 2, padding=1, ceil_mode=True), nn.Conv2d(8, 4, 3), nn.ReLU())
+    example = torch.rand(1, 1, 9, 9)
+    exported = export_onnx(model, example, tmp_path / "pooled.onnx", encoding=encoding)
+    found = InferenceSession(exported.path).run(None, {"input": example.numpy()})[0]
+    assert np.allclose(found, model(example).detach().numpy(), atol=1e-5)
 
 
 def test_nothing_of_the_exporter_is_left(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:

@@ -35,6 +35,12 @@ def test_a_run_and_its_file_agree(network: str, trainer: Trainer, tmp_path: Path
     assert found == expected.tolist() if network == "trained" else (torch.tensor(found) <= expected).all()
 
 
+def test_a_run_of_pixels_is_followed() -> None:
+    constants = {"start": np.array([1]), "end": np.array([3]), "axis": np.array([1]), "w": weight(5, 2, zeros=3)}
+    nodes = [node("Flatten", "x", "f"), node("Slice", "f start end axis", "s"), node("Gemm", "s w", "y", transB=1)]
+    assert counts(model(nodes, {"x": ("n", 1, 2, 2)}, constants)) == [[0, 3], [4, 0]]
+
+
 def test_a_selection_of_pixels_is_followed() -> None:
     constants = {"index": np.array([0, 3]), "w": weight(5, 2, zeros=3)}
     nodes = [

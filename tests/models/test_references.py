@@ -86,7 +86,7 @@ def test_it_is_saved_by_its_reference(tmp_path: Path) -> None:
     spec = ModelSpec("own_nets:net", {"classes": 2}).taking((5,))
     model = spec.build()
     SparseModel.capture(spec, model, Topology({}), 0, {}).save(tmp_path / "model")
-    again = SparseModel.load(tmp_path / "model")
+    again = SparseModel.load(tmp_path / "model", trust_code=True)
     assert again.spec == spec
     assert torch.equal(again.build()(spec.example()), model(spec.example()))
 
@@ -99,7 +99,7 @@ def test_it_is_saved_by_its_reference(tmp_path: Path) -> None:
         ("own_nets.sub:net", "model 'own_nets.sub:net': no module 'own_nets.sub': install it"),
         ("own_broken:net", "importing own_broken failed: ZeroDivisionError: division by zero"),
         ("own_needy:net", "importing own_needy failed: No module named 'surely_not_installed'"),
-        ("own_nets:NUMBER", "model 'own_nets:NUMBER' is a int, expected a function that gives a network"),
+        ("own_nets:NUMBER", "model 'own_nets:NUMBER' is a int, expected a function that gives a torch.nn.Module"),
         ("own_nets:table", "model 'own_nets:table' gives a dict, expected a torch.nn.Module"),
         ("own_nets:broken", "model 'own_nets:broken' cannot be built with no options: no luck today"),
         (":net", "model ':net' is not of the form package.module:factory"),

@@ -1,13 +1,14 @@
 """Smaller copies of layers compute what the whole layer computes on the slices."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.models.resize import can_select, folding, resized, selecting, size_of
+from rigl_compress.models.resize import can_select, folding, resized, selecting, size_of, widen
 
 INPUTS, OUTPUTS = torch.tensor([0, 2, 3]), torch.tensor([1, 4])
 
@@ -51,6 +52,23 @@ def test_selecting_layers_take_the_whole_input(name: str) -> None:
     assert list(fewer.state_dict()) == [*layer.state_dict(), "index"]
     assert can_select(layer)
     assert can_select(fewer)
+
+
+@pytest.mark.parametrize("read", [[0, 1, 2, 3, 4], [0, 1, 2, 3], [0, 2, 3], [0, 2, 3, 4]])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_selecting_layer_reads_more_than_it_needs(name: str, read: list[int]) -> None:
+    """What it reads beside that meets zeros: all inputs, one run of them, or some."""
+    build, shape, _ = LAYERS[name]
+    x, needed = torch.randn(shape), torch.tensor([0, 2, 3])
+    layer: Any = selecting(resized(build(), needed, OUTPUTS), needed)
+    before, positions = layer(x), torch.tensor(read)
+    widen(layer, positions, 5)
+    assert torch.allclose(layer(x), before, atol=1e-6)
+    assert size_of(layer) == (len(read), 2)
+    unneeded = layer.weight[:, ~torch.isin(positions, needed)]
+    assert not unneeded.any()
+    assert (type(layer) is type(build())) == (len(read) == 5)
+    assert ("index" in layer.state_dict()) == (read in ([0, 2, 3], [0, 2, 3, 4]))
 
 
 def test_a_selecting_layer_is_where_its_weights_are() -> None:

@@ -1,11 +1,14 @@
 """The run folder: begun, taken up, refused, replaced."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny import Trainer, recipe, untouched
+import tiny
+from tiny import Trainer, assert_same_model, recipe, snapshot, untouched
 
 from rigl_compress.models.errors import InputError
+from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.workspace import Run
 
 
@@ -52,6 +55,56 @@ def test_force_never_deletes_what_is_not_a_run(tmp_path: Path) -> None:
         Run.create(tmp_path, recipe(), overwrite=True)
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_in_which_nothing_was_begun_is_empty(tmp_path: Path, force: bool) -> None:
+    """A kill while the first file is written leaves a temporary file and a lock."""
+    (tmp_path / ".lock").write_text("process 1")
+    (tmp_path / ".recipe.toml.elsewhere.1.tmp").write_text("name = ")
+    assert Run.create(tmp_path, recipe(), overwrite=force).recipe() == recipe()
+
+
+def test_a_run_is_replaced_only_when_there_is_room_for_the_new_recipe(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trainer("train.epochs=1")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with untouched(run.path), pytest.raises(OSError, match="No space left"):
+        Run.create(run.path, recipe("seed=1"), overwrite=True)
+
+
+def test_what_is_left_of_a_run_that_was_being_replaced_can_be_resumed(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after any number of the files was deleted, what is left is an unfinished run."""
+    run = trainer()
+    prune_run(run)
+    whole, unlink = run.model(), Path.unlink
+    files = len(snapshot(run.path)) - 1
+    for kept in range(1, files):
+        left = kept
+
+        def stop(path: Path, **options: bool) -> None:
+            nonlocal left
+            if path.exists() and not path.name.startswith("."):
+                left -= 1
+                if left < 0:
+                    raise KeyboardInterrupt
+            unlink(path, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", stop)
+            with pytest.raises(KeyboardInterrupt):
+                Run.create(run.path, recipe("seed=1"), overwrite=True)
+        trainer(resume=True)
+        assert_same_model(run.model(), whole)
+        assert len(list(run.metrics())) == tiny.EPOCHS
+        prune_run(run)
+
+
 def test_force_never_deletes_other_files_beside_a_run(run: Run) -> None:
     (run.path / "thesis").mkdir()
     (run.path / "thesis" / "thesis.tex").write_text("years of work")
@@ -73,9 +126,10 @@ def test_a_damaged_recipe(run: Run) -> None:
         run.recipe()
 
 
-def test_an_unfinished_run_says_how_to_go_on(run: Run) -> None:
+@pytest.mark.parametrize("read", [Run.model, Run.result])
+def test_an_unfinished_run_says_how_to_go_on(run: Run, read: Callable[[Run], object]) -> None:
     with pytest.raises(InputError) as caught:
-        run.model()
+        read(run)
     assert str(caught.value).endswith(f"is not finished: continue with `rigl-compress train --run {run.path} --resume`")
 
 
@@ -102,6 +156,19 @@ def test_a_line_cut_short_by_a_kill_is_forgotten(run: Run, kept: int) -> None:
     assert list(run.metrics()) == [{"epoch": 1}, {"epoch": 2}]
 
 
+def test_a_line_that_cannot_be_written_leaves_the_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    run.add_metrics({"epoch": 1})
+    monkeypatch.setattr("os.fsync", full)
+    with untouched(run.path), pytest.raises(OSError, match="No space left") as caught:
+        run.add_metrics({"epoch": 2})
+    assert caught.value.filename == str(run.metrics_file)
+
+
 def test_the_result_is_json_with_a_format(run: Run) -> None:
-    run.write_result({"final_error": 1.5})
-    assert run.result() == {"format": 1, "final_error": 1.5}
+    numbers = {"seed": 0, "sparsity": 0.9, "seconds": 2.5, "final_error": 1.5, "best_error": 1}
+    content = {"recipe": "a", "method": "rigl", "data": "mnist", **numbers}
+    run.write_result(content)
+    assert run.result() == {"format": 1, **content}

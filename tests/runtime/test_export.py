@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
-from sparse_nets import NETS, sparse_net
+from sparse_nets import NETS, onnx_layer, sparse_net, sparse_weight
 from tiny import untouched
 
 import rigl_compress
@@ -203,3 +203,13 @@ def test_a_host_without_python(host: Path, layer: Path, tmp_path: Path) -> None:
     (expected,) = ort.InferenceSession(layer, providers=CPU).run(None, {"x": x})
     found = np.frombuffer(done.stdout, dtype=np.float32).reshape(expected.shape)
     assert largest_difference([found], [expected]) < 1e-5
+
+
+@needs_kernels
+def test_a_model_whose_types_contradict_each_other(tmp_path: Path) -> None:
+    model = onnx_layer(sparse_weight(0.95, (700, 1000)))
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(InputError, match="ONNX Runtime does not open the model") as caught:
+        export_sparse_runtime(tmp_path / "m.onnx", tmp_path / "fast.onnx")
+    assert "\n" not in str(caught.value)

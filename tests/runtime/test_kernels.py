@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -68,7 +68,7 @@ def unfolded(x: Array, kernel: tuple[int, int], window: Window) -> Array:
 def convolution(weight: Array, x: Array, window: Window) -> Array:
     pixels = unfolded(x, weight.shape[2:], window)
     flat = product(conv_matrix(weight, window.groups), pixels.reshape(-1, pixels.shape[-1]))
-    return flat.reshape(*pixels.shape[:3], -1).transpose(0, 3, 1, 2)
+    return flat.reshape(*pixels.shape[:3], len(weight)).transpose(0, 3, 1, 2)
 
 
 def clipped(values: Array, limits: tuple[float, float]) -> Array:
@@ -95,15 +95,39 @@ def convolutions(draw: st.DrawFn) -> tuple[Array, Array, Window]:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     groups = draw(st.sampled_from([1, 1, 2, 3]))
     inputs, outputs = groups * draw(st.integers(1, 6)), groups * draw(st.integers(1, 9))
-    pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    pair = st.tuples(*[st.sampled_from([1, 1, 2, 3, 9])] * 2)
     kernel, strides, dilations = draw(st.sampled_from([(1, 1), (3, 3), (5, 5), (1, 3), (2, 2)])), draw(pair), draw(pair)
-    pads = draw(st.tuples(*[st.integers(0, 3)] * 4))
+    pads = draw(st.tuples(*[st.sampled_from([0, 0, 1, 2, 3, 7])] * 4))
     window = Window(strides, dilations, pads, groups)
-    smallest = [max(1, dilations[a] * (kernel[a] - 1) + 1 - pads[a] - pads[a + 2]) for a in range(2)]
-    size = tuple(draw(st.integers(low, low + 20)) for low in smallest)
+    smallest = [max(0, dilations[a] * (kernel[a] - 1) + 1 - pads[a] - pads[a + 2]) for a in range(2)]
+    more = draw(st.sampled_from([1, 2, 20]))  # tiny images, or some of any size
+    size = tuple(draw(st.integers(low, low + more)) for low in smallest)
     weight = sparse_matrix(rng, (outputs, inputs // groups, *kernel), draw(DENSITIES))
-    x = rng.standard_normal((draw(st.integers(1, 2)), inputs, *size)).astype(np.float32)
+    x = rng.standard_normal((draw(st.sampled_from([1, 1, 2, 0])), inputs, *size)).astype(np.float32)
     return weight, x, window
+
+
+@st.composite
+def tiny_images(draw: st.DrawFn) -> tuple[Array, Array, Window]:
+    """One or two pixels, and a filter that is as small; padding and strides go beyond both."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    kernel = draw(st.sampled_from([(1, 1), (1, 1), (1, 2), (2, 1)]))
+    strides, pads = draw(st.tuples(*[st.integers(1, 4)] * 2)), draw(st.tuples(*[st.integers(0, 2)] * 4))
+    window = Window(strides, draw(st.tuples(*[st.integers(1, 2)] * 2)), pads)
+    size = draw(st.sampled_from([(1, 1), (1, 1), (1, 2), (2, 1)]))
+    assume(min(window.output(size, kernel)) > 0)
+    x = rng.standard_normal((draw(st.integers(1, 2)), 3, *size)).astype(np.float32)
+    return sparse_matrix(rng, (4, 3, *kernel), 0.8), x, window
+
+
+@pytest.mark.parametrize("kernels", SETS)
+@settings(deadline=None, max_examples=150)
+@given(case=tiny_images(), threads=THREADS)
+def test_tiny_images(kernels: str, case: Any, threads: int) -> None:
+    weight, x, window = case
+    bias = np.linspace(-1, 1, len(weight)).astype(np.float32)
+    found = Conv(weight, window, kernels)(x, bias, threads=threads)
+    assert_close(found, convolution(weight, x, window) + bias[:, None, None])
 
 
 @pytest.mark.parametrize("kernels", SETS)
@@ -136,14 +160,15 @@ def windows(draw: st.DrawFn, channels: int) -> tuple[tuple[int, int], Array, Win
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     kernel = draw(st.sampled_from([(3, 3), (3, 3), (3, 3), (5, 5), (1, 3), (3, 1), (2, 2), (1, 1)]))
     strides, dilations = (
-        draw(st.sampled_from([(1, 1), (2, 2), (3, 3), (1, 2), (2, 1)])),
-        draw(st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 3)])),
+        draw(st.sampled_from([(1, 1), (2, 2), (3, 3), (1, 2), (2, 1), (9, 11), (700, 1)])),
+        draw(st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 3), (9, 300)])),
     )
     reach = [dilations[a] * (kernel[a] - 1) for a in range(2)]
     pads = tuple(draw(st.integers(0, far)) for far in reach * 2)
     window = Window(strides, dilations, (pads[0], pads[1], pads[2], pads[3]))
     smallest = [max(1, reach[a] + 1 - pads[a] - pads[a + 2]) for a in range(2)]
-    size = tuple(draw(st.integers(low, low + 35)) for low in smallest)
+    more = draw(st.sampled_from([1, 35]))
+    size = tuple(draw(st.integers(low, low + more)) for low in smallest)
     return kernel, rng.standard_normal((draw(st.integers(1, 2)), channels, *size)).astype(np.float32), window
 
 

@@ -9,46 +9,56 @@ from pathlib import PurePosixPath
 
 from rigl_compress.pipeline.train.data.files import DataFile, md5
 from rigl_compress.pipeline.train.data.sources import Say, Source, SourceError, download
+from rigl_compress.pipeline.train.data.unpacking import read_most
 
 # CIFAR-10 has 170 MB, WikiText-103 190 MB: half an hour is enough at 100 kB/s.
 SECONDS = 1800.0
+_DAMAGE = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError)
+MOST_PACKED = 256 * 2**20
+MOST_MEMBER = 2**30  # WikiText-103 has 541 MB
 
 
-def archive(url: str, checksum: str) -> Source:
+def archive(url: str, checksum: str, most: int = MOST_PACKED) -> Source:
     """A .zip, or a .tar however compressed, whose files lie in it under their own names in any folder.
+
+    It is of at most so many bytes.
 
     >>> archive("https://example.org/some.zip", "").title
     'https://example.org/some.zip'
     """
 
     def get(files: Sequence[DataFile], say: Say) -> Mapping[str, bytes]:
-        content = download(url, say, SECONDS)
+        content = download(url, say, SECONDS, most)
         if md5(content) != checksum:
             raise SourceError(f"md5 {md5(content)}, expected {checksum}")
-        return unpack(content, {file.name for file in files})
+        return unpack(content, {file.name: file.size or MOST_MEMBER for file in files})
 
     return Source(url, get)
 
 
-def unpack(content: bytes, wanted: set[str]) -> dict[str, bytes]:
-    """Take the wanted files from an archive, by their names without folders; nothing is written to disk."""
+def unpack(content: bytes, wanted: Mapping[str, int]) -> dict[str, bytes]:
+    """Take the wanted files from an archive, by their names without folders; nothing is written to disk.
+
+    `wanted` has the most bytes that each may have. Links, devices and folders are no files.
+    """
     members = _zip_members if zipfile.is_zipfile(io.BytesIO(content)) else _tar_members
     try:
         return dict(members(content, wanted))
-    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGE as error:
         raise SourceError(f"cannot be read: {error!r}") from error
 
 
-def _zip_members(content: bytes, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+def _zip_members(content: bytes, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(io.BytesIO(content)) as packed:
-        for path in packed.namelist():
-            if (name := PurePosixPath(path).name) in wanted:
-                yield name, packed.read(path)
+        for info in packed.infolist():
+            if (name := PurePosixPath(info.filename).name) in wanted:
+                with packed.open(info) as stream:
+                    yield name, read_most(stream, wanted[name])
 
 
-def _tar_members(content: bytes, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
+def _tar_members(content: bytes, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(fileobj=io.BytesIO(content)) as packed:
         for member in packed:
             name = PurePosixPath(member.name).name
             if name in wanted and member.isfile() and (stream := packed.extractfile(member)):
-                yield name, stream.read()
+                yield name, read_most(stream, wanted[name])

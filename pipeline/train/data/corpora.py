@@ -9,7 +9,12 @@ from rigl_compress.pipeline.train.data.files import DataFile, existing, read_con
 from rigl_compress.pipeline.train.data.sources import web_file
 from rigl_compress.pipeline.train.data.text import BYTES, LENGTH, Sequences, both, holds_text, limited, read_text
 
-_SHAKESPEARE = DataFile("tiny-shakespeare.txt", 1_115_394, "6fb458f1232090904fb40fe944165e91")
+_SHAKESPEARE = DataFile(
+    "tiny-shakespeare.txt",
+    1_115_394,
+    "6fb458f1232090904fb40fe944165e91",
+    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+)
 _WIKI = {part: f"wiki.{part}.tokens" for part in ("train", "valid", "test")}
 _WIKI_MD5 = "9ddaacaf6af0710eda8c456decff7832"
 

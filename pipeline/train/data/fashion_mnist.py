@@ -64,7 +64,13 @@ FASHION_MNIST = DataSpec(
             "9018921c3c673c538a1fc5bad174d6f9",
             "8181f5470baa50b63fa0f6fddb340f0a",
             "15d484375f8d13e6eb1aabb0c3f46965",
-        )
+        ),
+        (
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
     ),
     read=read_idx_splits,
     sources=(
@@ -87,6 +93,12 @@ FASHION_MNIST_NPM = DataSpec(
             "1893eb8f527ca646f0e7685cac531ec9",
             "52ef53a8015fc548dee77b8fd4e2cabc",
             "e1ab381c4e3b8ad75348081c60fd4e18",
+        ),
+        (
+            "a4c04f08425fdf465fb100a9b174103188f2750c5455c67ef4015c6f0e3a2a90",
+            "6b22ba39e26a42c873a88b027fa2609b638c0656f4c95ec4fb8cd4e854c4150d",
+            "b87784b6ff1ab82bc7495d453bffe13d9e695099a8bcb192074dbeaa2f3bba0b",
+            "2a4fb3eec0877aa3d4ab80d8f59374733af9b2b2966e8be0e50efe715f443a4d",
         ),
         train=59_946,
     ),

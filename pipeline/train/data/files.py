@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import os
-import secrets
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,20 +10,32 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from rigl_compress.models.artifacts import write_bytes
 from rigl_compress.models.errors import InputError
+from rigl_compress.pipeline.train.data.unpacking import (
+    MOST,
+    first_bytes,
+    in_words,
+    is_packed,
+    opened,
+    read_up_to,
+)
 
 NAMED = "--data-dir"
 ENVIRONMENT = "RIGL_COMPRESS_DATA"
-_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file as published: its name without `.gz`, and size and md5 of its uncompressed content."""
+    """A file as published: its name without `.gz`, and size, md5 and sha256 of its uncompressed content.
+
+    md5 is what publishers give, against damage; sha256 is against malice, and empty where no file could be had.
+    """
 
     name: str
     size: int
     md5: str
+    sha256: str = ""
 
     def matches(self, content: bytes) -> bool:
         """Whether this is the published content.
@@ -32,7 +43,12 @@ class DataFile:
         >>> DataFile("hello", 5, "5d41402abc4b2a76b9719d911017c592").matches(b"hello")
         True
         """
-        return len(content) == self.size and md5(content) == self.md5
+        return len(content) == self.size and md5(content) == self.md5 and self.sha256 in ("", sha256(content))
+
+    @property
+    def most(self) -> int:
+        """The most bytes that are read of it."""
+        return self.size or MOST
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,15 @@ def md5(content: bytes) -> str:
     '5d41402abc4b2a76b9719d911017c592'
     """
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def sha256(content: bytes) -> str:
+    """The checksum that nobody can make another content for.
+
+    >>> sha256(b"hello")[:16]
+    '2cf24dba5fb0a30e'
+    """
+    return hashlib.sha256(content).hexdigest()
 
 
 def cache_folder() -> Path:
@@ -83,15 +108,6 @@ def folder_in(root: Path, name: str, files: tuple[DataFile, ...]) -> Path | None
     return next((folder for folder in (root / name, root) if len(missing(folder, files)) < len(files)), None)
 
 
-def unpacked(content: bytes) -> bytes:
-    """Gunzip what is gzip'd, hand back the rest as it is; raises OSError, EOFError or zlib.error for damage.
-
-    >>> unpacked(gzip.compress(b"hello")), unpacked(b"hello")
-    (b'hello', b'hello')
-    """
-    return gzip.decompress(content) if content.startswith(_GZIP) else content
-
-
 def existing(folder: Path, name: str) -> Path:
     """The file as it lies in the folder, or InputError with the cure."""
     path = path_of(folder, name)
@@ -100,18 +116,35 @@ def existing(folder: Path, name: str) -> Path:
     return path
 
 
-def read_content(path: Path) -> bytes:
-    """Uncompressed content of a plain or gzip'd file, or InputError with the cure."""
+def read_content(path: Path, most: int | None = None) -> bytes:
+    """Uncompressed content of a plain or gzip'd file, or InputError with the cure.
+
+    `most` is what it may hold; without it a plain file is read as it is, and a gzip'd one may unpack to `MOST`.
+    """
+    content = read_start(path, _most(path) if most is None else most)
+    if most is not None and len(content) > most:
+        raise damaged(path, f"more than {in_words(most)}", f"{in_words(most)} at most")
+    if most is None and len(content) > _most(path):
+        raise InputError(f"{path} unpacks to more than {in_words(MOST)}: unpack it yourself, e.g. with gunzip")
+    return content
+
+
+def _most(path: Path) -> int:
+    return MOST if path.suffix == ".gz" or not path.is_file() or is_packed(path) else path.stat().st_size
+
+
+def read_start(path: Path, most: int) -> bytes:
+    """The first bytes of the uncompressed content: one more than `most`, if there are more."""
     try:
-        content = path.read_bytes()
+        if path.suffix == ".gz" and not is_packed(path):
+            found = first_bytes(path).hex() or "nothing"
+            raise damaged(path, f"starts with {found}", "gzip, which starts with 1f8b")
+        with opened(path) as stream:
+            return read_up_to(stream, most)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise damaged(path, f"gzip breaks off ({error})", "a complete gzip file") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    if path.suffix == ".gz" and not content.startswith(_GZIP):
-        raise damaged(path, f"starts with {content[:2].hex() or 'nothing'}", "gzip, which starts with 1f8b")
-    try:
-        return unpacked(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise damaged(path, f"gzip breaks off ({error})", "a complete gzip file") from error
 
 
 def damaged(path: Path, found: str, expected: str) -> InputError:
@@ -132,18 +165,29 @@ def are_published(folder: Path, files: Iterable[DataFile]) -> bool:
     published sizes with other content are damaged in a way that their format cannot show, or of another data set
     under the same names: an error.
     """
-    contents = [(file, read_content(existing(folder, file.name))) for file in files if file.md5]
+    contents = [(file, read_start(existing(folder, file.name), file.size)) for file in files if file.md5]
     if any(len(content) != file.size for file, content in contents):
         return False
     for file, content in contents:
         if not file.matches(content):
-            raise _other_content(existing(folder, file.name), md5(content), file.md5)
+            raise _other_content(existing(folder, file.name), content, file)
     return True
 
 
-def _other_content(path: Path, found: str, expected: str) -> InputError:
+def difference(content: bytes, file: DataFile) -> str:
+    """Name the checksum in which a content is not the published one.
+
+    >>> difference(b"HELLO", DataFile("hello", 5, "5d41402abc4b2a76b9719d911017c592"))
+    'md5 eb61eead90e3b899c6bcbe27ac581660, expected 5d41402abc4b2a76b9719d911017c592'
+    """
+    if md5(content) != file.md5:
+        return f"md5 {md5(content)}, expected {file.md5}"
+    return f"sha256 {sha256(content)}, expected {file.sha256}"
+
+
+def _other_content(path: Path, content: bytes, file: DataFile) -> InputError:
     return InputError(
-        f"{path} has the size of the published file but md5 {found}, expected {expected}: it is damaged or of another "
+        f"{path} has the size of the published file but {difference(content, file)}: it is damaged or of another "
         "data set; give each data set a folder of its own, or delete the file and run `rigl-compress data fetch`"
     )
 
@@ -151,19 +195,9 @@ def _other_content(path: Path, found: str, expected: str) -> InputError:
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write each file whole or not at all."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
-            _write_whole(folder / name, content)
+            write_bytes(folder / name, content)
     except OSError as error:
         raise InputError(
             f"cannot write to {folder} ({error.strerror or error}): name a writable folder with --data-dir"
         ) from error
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -11,10 +11,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from rigl_compress.models.artifacts import write_bytes
 from rigl_compress.models.errors import InputError
-from rigl_compress.pipeline.train.data.files import damaged, read_content
+from rigl_compress.pipeline.train.data.files import damaged, read_content, read_start
+from rigl_compress.pipeline.train.data.unpacking import MOST, in_words, is_packed
 
 _UNSIGNED_BYTE = 0x08
+_LONGEST_HEADER = 4 + 4 * 255
 
 
 def format_idx(values: Tensor) -> bytes:
@@ -47,18 +50,22 @@ def parse_idx(content: bytes, path: Path) -> Tensor:
 
 
 def read_idx(path: Path, ndim: int) -> Tensor:
-    """The uint8 tensor in a plain or gzip'd idx file of so many dimensions."""
-    values = parse_idx(read_content(path), path)
-    if values.ndim != ndim:
-        raise damaged(path, f"idx of {values.ndim} dimensions", f"{ndim} dimensions")
-    return values
+    """The uint8 tensor in a plain or gzip'd idx file of so many dimensions; no more is read than its header says."""
+    header = 4 + 4 * ndim
+    shape = _shape(read_start(path, _LONGEST_HEADER), path)
+    if len(shape) != ndim:
+        raise damaged(path, f"idx of {len(shape)} dimensions", f"{ndim} dimensions")
+    size = header + math.prod(shape)
+    if size > MOST and is_packed(path):
+        raise InputError(f"{path} unpacks to {in_words(size)}, at most {in_words(MOST)}: unpack it yourself")
+    return parse_idx(read_content(path, size), path)
 
 
 def write_idx(path: Path, values: Tensor) -> None:
     """Write a uint8 tensor, gzip'd if the name ends in .gz."""
     content = format_idx(values)
     # No time stamp: the same values are the same bytes.
-    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    write_bytes(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
 def _shape(content: bytes, path: Path) -> tuple[int, ...]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
+# What is decoded has at most so many pixels, 200 MB: a PNG of kilobytes can ask for gigabytes.
+MOST_PIXELS = 2**26
 _TAIL = 64  # bytes in which the mark of a file's end is looked for
 # How whole files of these formats begin and end.
 _MARKS = ((b"\xff\xd8\xff", b"\xff\xd9"), (b"\x89PNG\r\n\x1a\n", b"IEND"))
@@ -63,6 +65,8 @@ def part_of(image: "Image", box: Box, side: int) -> "Image":
     shrink = max(1.0, min(box.right - box.left, box.bottom - box.top) / (2 * side))
     image.draft("RGB", (int(width / shrink), int(height / shrink)))
     across, down = image.size[0] / width, image.size[1] / height
+    if image.size[0] * image.size[1] > MOST_PIXELS:
+        raise DamagedImageError(f"{image.size[0]:,} × {image.size[1]:,} pixels, at most {MOST_PIXELS:,} are decoded")
     scaled = (box.left * across, box.top * down, box.right * across, box.bottom * down)
     image.load()
     colours = image if image.mode == "RGB" else image.convert("RGB")

@@ -194,7 +194,7 @@ def _fetch(spec: DataSpec, data_dir: Path | None, say: Say) -> Path:
             say(reasons[-1])
         else:
             write_files(folder, contents)
-            say(f"{spec.name} is in {folder}, md5 checked")
+            say(f"{spec.name} is in {folder}, {_checksums(spec)} checked")
             return folder
     tried = "; ".join(reasons) or "it has no source on the network"
     raise _NotAvailableError(f"{spec.name} could not be fetched ({tried}): {_cure(spec, data_dir)}")
@@ -229,12 +229,16 @@ def _read(spec: DataSpec, status: DataStatus, options: Mapping[str, Any], say: S
     return DataSet(spec.name, source, classes, spec.shape(options), train, test, spec.metric)
 
 
+def _checksums(spec: DataSpec) -> str:
+    return "md5 and sha256" if all(file.sha256 for file in spec.files) else "md5"
+
+
 def _origin(spec: DataSpec, status: DataStatus, published: bool) -> str:
     if spec.embedded and status.label.startswith("wheel"):
         return f"{spec.title}, embedded in the {status.label}"
     if not published:
         return f"not the published files, but those in {status.folder} ({status.label})"
-    checked = ", md5 checked" if any(file.md5 for file in spec.files) else ""
+    checked = f", {_checksums(spec)} checked" if any(file.md5 for file in spec.files) else ""
     return f"{spec.title}{checked}, in {status.folder} ({status.label})"
 
 

@@ -56,15 +56,17 @@ def _read_pair(folder: Path, part: str) -> Split:
     return as_split(images, labels)
 
 
-def idx_files(md5s: tuple[str, str, str, str], train: int = 60_000, test: int = 10_000) -> tuple[DataFile, ...]:
+def idx_files(
+    md5s: tuple[str, str, str, str], sha256s: tuple[str, str, str, str], train: int = 60_000, test: int = 10_000
+) -> tuple[DataFile, ...]:
     """The four files, in the order train images, train labels, test images, test labels.
 
-    >>> [file.size for file in idx_files(("", "", "", ""), train=1, test=2)]
+    >>> [file.size for file in idx_files(("", "", "", ""), ("", "", "", ""), train=1, test=2)]
     [800, 9, 1584, 10]
     """
     names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
     sizes = [size for count in (train, test) for size in (16 + count * 28 * 28, 8 + count)]
-    return tuple(DataFile(name, size, md5) for name, size, md5 in zip(names, sizes, md5s, strict=True))
+    return tuple(map(DataFile, names, sizes, md5s, sha256s))
 
 
 MNIST = DataSpec(
@@ -79,7 +81,13 @@ MNIST = DataSpec(
             "a25bea736e30d166cdddb491f175f624",
             "2646ac647ad5339dbf082846283269ea",
             "27ae3e4e09519cfbb04c329615203637",
-        )
+        ),
+        (
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
     ),
     read=read_idx_splits,
     sources=(

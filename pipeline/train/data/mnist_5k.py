@@ -13,7 +13,8 @@ from rigl_compress.pipeline.train.data.mnist import CLASSES, IMAGE, as_split, in
 from rigl_compress.pipeline.train.data.packages import Embedded
 from rigl_compress.pipeline.train.data.pixels import Jiggle
 
-_FILE = DataFile("mnist_5k.csv", 9_139_322, "6a6dab69682d018c65e9c04a15bc7b1e")
+_SHA256 = "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053"
+_FILE = DataFile("mnist_5k.csv", 9_139_322, "6a6dab69682d018c65e9c04a15bc7b1e", _SHA256)
 _TEST_SHARE = 5  # one in five is for testing
 
 
@@ -33,7 +34,7 @@ def read_csv_splits(folder: Path, turn: float = 0.0, stretch: float = 0.0, move:
 def _table(folder: Path) -> Tensor:
     """Rows of 784 pixels and a label, [N, 785]."""
     path, expected = existing(folder, _FILE.name), "lines of 784 pixels and a label 0 to 9"
-    lines = read_content(path).decode("ascii", errors="replace").splitlines()
+    lines = read_content(path, 8 * _FILE.size).decode("ascii", errors="replace").splitlines()
     if len(lines) < _TEST_SHARE:
         raise damaged(path, f"{len(lines)} lines", f"at least {_TEST_SHARE} {expected}")
     try:

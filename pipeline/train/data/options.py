@@ -5,7 +5,7 @@ from inspect import Parameter, signature
 from typing import Any, get_type_hints
 
 from rigl_compress.models.errors import InputError, did_you_mean
-from rigl_compress.pipeline.settings import convert
+from rigl_compress.models.settings import convert
 
 # What a function is given if it has a parameter of this name; no option of a recipe.
 GIVEN = ("folder", "say")

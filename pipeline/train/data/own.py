@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.models.references import load_reference
+from rigl_compress.models.references import load_factory
 from rigl_compress.pipeline.train.data.dataset import DataSet
 from rigl_compress.pipeline.train.data.options import GIVEN, checked_options
 from rigl_compress.pipeline.train.data.sources import Say
@@ -16,9 +16,7 @@ from rigl_compress.pipeline.train.data.sources import Say
 
 def load_own(name: str, data_dir: Path | None, say: Say, options: Mapping[str, Any]) -> DataSet:
     """Call the user's function. It gets the options, and --data-dir and a way to say something if it asks for them."""
-    make = load_reference(name, "data set")
-    if not callable(make):
-        raise InputError(f"data set {name!r} is a {type(make).__name__}, expected a function that gives a DataSet")
+    make = load_factory(name, "data set", DataSet, "rigl_compress.DataSet")
     chosen = checked_options(make, options, f"data set {name!r}")
     given = dict(zip(GIVEN, (data_dir, say), strict=True))
     asked = {key: value for key, value in given.items() if key in signature(make).parameters}

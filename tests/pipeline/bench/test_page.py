@@ -3,6 +3,7 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench_reports import benched, report, timing
@@ -23,9 +24,11 @@ class Nesting(HTMLParser):
         self.open: list[str] = []
         self.wrong: list[str] = []
         self.seen: set[str] = set()
+        self.attributes: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.add(tag)
+        self.attributes |= {name for name, _ in attrs}
         self.open += [] if tag in VOID else [tag]
 
     def handle_endtag(self, tag: str) -> None:
@@ -150,3 +153,25 @@ def test_a_picture_of_it(tmp_path: Path) -> None:
     picture = (tmp_path / "page.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert len(picture) > 10_000  # a blank page is smaller
+
+
+def everywhere(content: Any, text: str) -> Any:
+    """Put a text behind every text."""
+    if isinstance(content, dict):
+        return {key: everywhere(value, text) for key, value in content.items()}
+    if isinstance(content, list):
+        return [everywhere(value, text) for value in content]
+    return content + text if isinstance(content, str) else content
+
+
+def test_texts_of_a_foreign_report_are_only_text() -> None:
+    """A run folder can bring a bench.json with any labels, names of layers, recipe, command and machine."""
+    hostile = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>"
+    content = everywhere(report().to_json(), hostile)
+    content["profiles"] = {f"half{hostile}": content["profiles"]["half"]}
+    page = report_page(CompressionReport.from_json(content))
+    assert page.count("&lt;script&gt;alert(1)") > 20
+    found = Nesting()
+    found.feed(page)
+    assert not found.seen & {"script", "img"}
+    assert not any(name.startswith("on") for name in found.attributes)

@@ -1,7 +1,9 @@
 """Reports: derived figures, JSON and back, tables, conditions."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench_reports import benched, report, timing
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from rigl_compress.models.artifacts import write_json
 from rigl_compress.models.errors import InputError
 from rigl_compress.pipeline.bench.conditions import check_conditions, parse_condition
+from rigl_compress.pipeline.bench.page import report_page
 from rigl_compress.pipeline.bench.report import CompressionReport
 from rigl_compress.pipeline.bench.tables import machine, model_table, profile_table, report_markdown, timing_table
 
@@ -40,6 +43,45 @@ def test_noise_is_warned_of() -> None:
     assert report().warnings == ()
 
 
+def pruned(seconds: float, trained: float, backend: str = "onnxruntime") -> CompressionReport:
+    """A network before and after it was pruned, with a baseline that is faster than both."""
+    models = (benched("dense", 100, 9), replace(benched("small", 50, 5), trained="whole"), benched("whole", 100, 10))
+    whole = replace(models[2], added=True)
+    every = {"dense": 0.5, "small": seconds, "whole": trained}
+    timings = [timing(name, (each, each), (each, each * 1.001)) for name, each in every.items()]
+    other = timing("small", (9.0, 9.0), (9.0, 9.0), backend=backend) if backend != "onnxruntime" else timings[1]
+    return report(models=(*models[:2], whole), timings=(timings[0], timings[2], other), failures=())
+
+
+def test_a_pruned_network_that_is_slower_is_warned_of() -> None:
+    found = pruned(1.2, 1.0)
+    (warning,) = found.warnings
+    assert "small (onnxruntime, batch 1, 1 thread) was pruned and is slower than whole" in warning
+    assert "1.20x" in warning
+    assert "--network trained" in warning
+    assert timing_table(found).rows[2][-1] == "2.40x slower; 1.20x slower than whole, unpruned"
+    assert warning in report_markdown(found)
+    assert warning in report_page(found)
+    content = found.to_json()
+    assert content["warnings"] == [warning]
+    assert content["timings"][2]["derived"]["slower_than_trained"] is True
+    assert content["timings"][2]["derived"]["of_trained"] == pytest.approx(1.2)
+    assert CompressionReport.from_json(json.loads(json.dumps(content))) == found
+
+
+@pytest.mark.parametrize("found", [pruned(1.0, 1.2), pruned(1.0, 1.0), pruned(1.2, 1.0, "torch")])
+def test_a_pruned_network_that_is_not_slower_is_not_warned_of(found: CompressionReport) -> None:
+    """Neither is one that was measured in another runtime."""
+    assert found.warnings == ()
+    assert "unpruned" not in timing_table(found).rows[2][-1]
+    assert not found.to_json()["timings"][2]["derived"].get("slower_than_trained")
+
+
+def test_conditions_are_for_what_people_named() -> None:
+    verdicts = check_conditions((parse_condition("size<=60"), parse_condition("whole:size<=60")), pruned(1.0, 1.0))
+    assert [(each.subject, each.holds) for each in verdicts] == [("dense", False), ("small", True), ("whole", False)]
+
+
 def test_json_and_back(tmp_path: Path) -> None:
     write_json(tmp_path / "bench.json", report().to_json())
     assert CompressionReport.load(tmp_path / "bench.json") == report()
@@ -60,6 +102,35 @@ def test_json_names_its_format() -> None:
     assert content["timings"][1]["derived"]["differs"] is True
     with pytest.raises(InputError, match="format 2, this version reads 1"):
         CompressionReport.from_json({**content, "format": 2})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("models", 0, "bytes"), 10**31, "expected one from 0"),
+        (("models", 0, "bytes"), -1, "figure -1"),
+        (("models", 0, "costs", "parameters"), 10**400, "expected one from 0"),
+        (("models", 0, "costs", "nodes", 0, "dense_flops"), float("inf"), "figure inf"),
+        (("models", 0, "pixels"), [[1, 2], [3]], "not a rectangle"),
+        (("profiles", "half", 0, "seconds"), float("nan"), "the profile of 'half'"),
+        (("timings", 0, "samples"), [], "not all seconds above 0"),
+        (("timings", 0, "samples", 0, 0), 0.0, "not all seconds above 0"),
+        (("timings", 0, "samples", 0, 0), 1e308, "not all seconds above 0"),
+        (("timings", 1, "samples"), [[0.001]], "not timed as often as the baseline"),
+        (("timings", 1, "samples", 0), [], "not timed as often"),
+        (("timings", 1, "candidate", "label"), "other", "none of its models"),
+        (("timings", 0, "candidate", "batch"), 0, "batch 0 on 1 threads"),
+    ],
+)
+def test_figures_that_nobody_measured_are_refused(path: tuple[str | int, ...], value: object, words: str) -> None:
+    content: Any = json.loads(json.dumps(report().to_json()))
+    *way, last = path
+    place = content
+    for key in way:
+        place = place[key]
+    place[last] = value
+    with pytest.raises(InputError, match=words):
+        CompressionReport.from_json(content)
 
 
 def test_the_baseline_must_be_there() -> None:
@@ -159,3 +230,11 @@ def test_conditions_that_cannot_be_read(text: str, message: str) -> None:
 def test_a_condition_on_an_unknown_model() -> None:
     with pytest.raises(InputError, match="did you mean 'half'"):
         holds("hafl:size<=1x")
+
+
+def test_weights_that_stay_dense_are_named_in_every_report() -> None:
+    named = replace(benched("dense", 1000, 100), facts={"left_dense": {"embedding.weight": 8192}})
+    found = report(models=(named, benched("half", 500, 50), benched("odd", 400, 10)))
+    line = "dense: left dense by sparse training: embedding.weight (8,192 weights)"
+    assert line in report_markdown(found)
+    assert line in report_page(found)

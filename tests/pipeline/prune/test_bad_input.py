@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from exactness import pruned_of
 from prunable import Code
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -98,7 +99,7 @@ def test_a_network_that_computes_something_else_is_refused(code: Any) -> None:
     model = Code(code, a=nn.Linear(4, 3), b=nn.Linear(3, 2))
     mask = torch.tensor([[True] * 4, [False] * 4, [True] * 4])
     with pytest.raises(InputError, match=r"gives other outputs without its dead neurons \(.*of the largest\)"):
-        prune_dead_neurons(model, Topology({"a.weight": mask}), torch.randn(16, 4))
+        pruned_of(model, Topology({"a.weight": mask}), torch.randn(16, 4))
 
 
 def test_not_a_number_is_not_the_same_as_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,3 +113,12 @@ def test_not_a_number_is_not_the_same_as_a_number(monkeypatch: pytest.MonkeyPatc
     assert report._difference(infinite, -infinite) == torch.inf
     assert report._difference(torch.tensor([True]), torch.tensor([False])) == 1
     assert report._difference(torch.zeros(0), torch.zeros(0)) == 0
+
+
+def test_a_topology_that_the_weights_do_not_have_is_refused() -> None:
+    model, mask = perceptron(), torch.tensor([[True, False, True, False]] * 3)
+    topology = Topology({"0.weight": mask})
+    with pytest.raises(InputError, match=r"'0\.weight' has weights where the topology is dead: .*apply_to\(model\)"):
+        prune_dead_neurons(model, topology, torch.zeros(1, 4))
+    topology.apply_to(model)
+    assert prune_dead_neurons(model, topology, torch.zeros(1, 4)).plan

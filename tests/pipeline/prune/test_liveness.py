@@ -7,12 +7,13 @@ from statistics import mean, stdev
 import pytest
 import strategies  # noqa: F401  (loads the profile)
 import torch
+from exactness import pruned_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from rigl_compress.models.topology import Topology, connections
-from rigl_compress.pipeline.prune.surgery import Pruned, prune_dead_neurons
+from rigl_compress.pipeline.prune.surgery import Pruned
 
 LENET = [784, 300, 100, 10]
 
@@ -32,7 +33,7 @@ def pruned(masks: Sequence[Tensor]) -> Pruned:
     layers = [nn.Linear(mask.shape[1], mask.shape[0]) for mask in masks]
     model = nn.Sequential(*(module for layer in layers for module in (layer, nn.ReLU())))[:-1]
     topology = Topology.from_masks({f"{2 * index}.weight": mask for index, mask in enumerate(masks)})
-    return prune_dead_neurons(model, topology, torch.zeros(1, masks[0].shape[1]))
+    return pruned_of(model, topology, torch.zeros(1, masks[0].shape[1]))
 
 
 def live_units(masks: Sequence[Tensor]) -> list[Tensor]:

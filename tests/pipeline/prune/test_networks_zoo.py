@@ -158,6 +158,7 @@ def storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of layers that nothing reaches, embeddings, unused branches
 def test_it_trains_on(drawn: list[Drawn]) -> None:
     each = drawn[0]
     if each.name in UNTRAINABLE:

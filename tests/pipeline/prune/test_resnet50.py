@@ -4,12 +4,11 @@ from time import perf_counter
 
 import pytest
 import torch
-from exactness import pruned_exactly
+from exactness import pruned_exactly, pruned_of
 
 from rigl_compress.models.layers import sparse_parameters
 from rigl_compress.models.networks import ModelSpec
 from rigl_compress.models.topology import Topology
-from rigl_compress.pipeline.prune.surgery import prune_dead_neurons
 
 
 @pytest.mark.slow
@@ -26,7 +25,7 @@ def test_resnet50(sparsity: float, capsys: pytest.CaptureFixture[str]) -> None:
                 module.bias.uniform_(-0.1, 0.1)
     topology, example = Topology.from_masks(masks), torch.randn(1, 3, 64, 64)
     began = perf_counter()
-    report = prune_dead_neurons(model, topology, example).report
+    report = pruned_of(model, topology, example).report
     with capsys.disabled():
         print(f"\nResNet-50 at {sparsity:.0%}: {perf_counter() - began:.1f} s, {report.architecture}")
     pruned = pruned_exactly(model, topology, example)

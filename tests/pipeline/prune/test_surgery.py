@@ -1,7 +1,7 @@
 """Cases worked out by hand."""
 
 import torch
-from exactness import alive, answers, prune_dead_neurons, pruned_exactly, randomize, widths
+from exactness import alive, answers, pruned_exactly, pruned_of, randomize, widths
 from prunable import Code, conv
 from prunable_graphs import Block
 from torch import Tensor, nn
@@ -157,21 +157,14 @@ def test_fresh_connections_at_zero_are_connections() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     nn.init.zeros_(model[0].weight)  # type: ignore[arg-type]
     grown = {"0.weight": torch.ones(3, 4).bool(), "2.weight": torch.ones(2, 3).bool()}
-    assert not prune_dead_neurons(model, Topology.from_masks(grown), torch.randn(1, 4)).plan
-    assert not prune_dead_neurons(model, Topology.from_masks({}), torch.randn(1, 4)).plan
+    assert not pruned_of(model, Topology.from_masks(grown), torch.randn(1, 4)).plan
+    assert not pruned_of(model, Topology.from_masks({}), torch.randn(1, 4)).plan
 
 
 def test_weights_that_cancel_are_connections() -> None:
     model = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 1))
     model[0].weight.data.copy_(torch.tensor([[1.0, -1.0]]))  # type: ignore[union-attr, operator]
-    assert not prune_dead_neurons(model, Topology.full({"0.weight": (1, 2)}), torch.randn(1, 2)).plan
-
-
-def test_values_below_a_dead_connection_do_not_count() -> None:
-    """The topology decides, not what stands below it."""
-    model = randomize(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), 0)
-    topology = Topology.from_masks({"2.weight": alive("x.x", "x.x")})
-    assert widths(pruned_exactly(model, topology, torch.randn(3, 4)))["0"] == (4, 2)
+    assert not pruned_of(model, Topology.full({"0.weight": (1, 2)}), torch.randn(1, 2)).plan
 
 
 def test_a_masked_bias_stays_consistent() -> None:

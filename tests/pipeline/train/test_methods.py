@@ -16,7 +16,6 @@ from rigl_compress.pipeline.train.quotas import share_whole
 from rigl_compress.pipeline.train.schedules import pruned_density
 from rigl_compress.pipeline.train.sparsifier import Sparsifier
 
-DENSE = ("dense", "small-dense")
 MOVING = ("set", "deepr", "dsr", "snfs", "snfs-redistribute", "rigl", "dnw")
 LAYERWISE = ("static", "lottery", "snip", "set", "deepr", "snfs", "rigl", "pruning", "dnw")
 SPARSITY, STEPS = 0.7, 60
@@ -31,6 +30,8 @@ class Trial:
         self.first = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         chosen = {"sparsity": SPARSITY, "total_steps": STEPS, "interval": 5, **settings}
+        if method == "lottery":
+            chosen["topology"] = Trial("static").begin
         self.sparse = Sparsifier(self.model, self.optimizer, method=method, **chosen)
         self.begin = self.sparse.topology
         self.losses: list[float] = []
@@ -57,7 +58,9 @@ def batches(count: int, begin: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield x, x[:, :4].argmax(dim=1)
 
 
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.gating is None])
+@pytest.mark.parametrize(
+    "method", [name for name, method in METHODS.items() if method.gating is None and not method.narrow]
+)
 def test_conformance(method: str) -> None:
     trial, twin = Trial(method).train(STEPS), Trial(method).train(STEPS)
     end = trial.sparse.topology
@@ -132,12 +135,45 @@ def test_dsr_moves_connections_between_layers() -> None:
     assert sum(before) == sum(after)
 
 
-def test_deepr_drops_exactly_the_weights_that_crossed_zero() -> None:
-    trial = Trial("deepr", interval=1, end=STEPS).train(20)
-    memory = trial.sparse.state_dict()["memory"]
-    for name, weight in trial.weights.items():
-        assert (weight * memory[name]["sign"] >= 0).all()
-    assert trial.sparse.topology.changed(trial.begin) > 0
+@pytest.mark.parametrize("interval", [1, 7, 1000])
+def test_no_connection_of_deepr_ever_has_the_sign_it_was_not_given(interval: int) -> None:
+    trial = Trial("deepr", interval=interval, end=STEPS)
+    crossed = 0
+    for _ in range(STEPS):
+        trial.train(1)
+        for name, memory in trial.sparse.state_dict()["memory"].items():
+            assert (trial.weights[name] * memory["sign"] >= 0).all()
+            assert not trial.weights[name][memory["crossed"]].any()
+            assert not memory["crossed"][~trial.sparse.topology[name]].any()
+            crossed += int(memory["crossed"].sum())
+    assert (crossed > 0) == (interval > 1)  # they wait for the next update
+    assert (trial.sparse.topology != trial.begin) == (interval < 1000)
+
+
+def test_deepr_replaces_exactly_the_connections_that_crossed_zero() -> None:
+    trial = Trial("deepr", interval=10, end=STEPS).train(20)
+    before, memory = trial.sparse.topology, trial.sparse.state_dict()["memory"]
+    weights = {name: weight.clone() for name, weight in trial.weights.items()}
+    assert any(each["crossed"].any() for each in memory.values())
+    trial.optimizer.param_groups[0]["lr"] = 0.0
+    trial.train(1)
+    for name, mask in trial.sparse.topology.items():
+        standing = before[name] & ~memory[name]["crossed"]
+        assert (mask | ~standing).all()
+        assert torch.equal(trial.weights[name], weights[name] * standing)
+
+
+def test_deepr_draws_a_new_sign_for_every_new_connection() -> None:
+    """In a full layer a connection that crossed zero is redrawn where it was: its sign is as good as any."""
+    trial, seen = Trial("deepr", interval=1, end=STEPS, layers={"2": 0.0}), []
+    for _ in range(STEPS):
+        before = trial.sparse.state_dict()["memory"]["2.weight"].get("sign")
+        trial.train(1)
+        now = trial.sparse.state_dict()["memory"]["2.weight"]["sign"]
+        born = torch.zeros(0) if before is None else now[(before == 0) & (now != 0)]
+        seen += born.tolist()
+    assert len(seen) > 20
+    assert 0.2 < sum(sign > 0 for sign in seen) / len(seen) < 0.8
 
 
 def test_deepr_walks_at_random() -> None:

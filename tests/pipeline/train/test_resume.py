@@ -184,7 +184,7 @@ def test_a_checkpoint_of_another_model(trainer: Trainer, other: str) -> None:
     run.checkpoint_file.write_bytes(another.checkpoint_file.read_bytes())
     with untouched(run.path), pytest.raises(InputError, match="another model's weights") as caught:
         trainer("train.epochs=1", resume=True)
-    assert "put the run's own checkpoint back, or train anew with --force" in str(caught.value)
+    assert "put the run's own checkpoint back, or train anew with overwrite=True" in str(caught.value)
 
 
 def test_nothing_to_resume(trainer: Trainer) -> None:

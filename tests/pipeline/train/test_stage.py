@@ -243,7 +243,7 @@ def refused(trainer: Trainer, *overrides: str) -> str:
         (["data.name=minst"], "unknown data set 'minst': did you mean 'mnist'"),
         (["data.holdout=300"], "cannot hold out 300 of 300 training samples"),
         (["train.batch=301"], "train.batch × train.accumulate is 301, but there are only 300 training samples"),
-        (["start.run=nowhere", "start.weights=final"], "nowhere is not a run folder"),
+        (["start.run=nowhere", "start.weights=final"], "nowhere does not exist: give a run folder"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained(trainer: Trainer, overrides: list[str], message: str) -> None:

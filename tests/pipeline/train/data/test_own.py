@@ -53,7 +53,7 @@ def test_its_outline_for_flops() -> None:
         ("no_such_module:f", {}, "data set 'no_such_module:f': no module 'no_such_module'"),
         (":f", {}, "is not of the form package.module:factory"),
         ("blobs_of_mine:blob", {}, "blobs_of_mine has no 'blob': did you mean 'blobs'"),
-        ("blobs_of_mine:number", {}, "is a int, expected a function that gives a DataSet"),
+        ("blobs_of_mine:number", {}, "is a int, expected a function that gives a rigl_compress.DataSet"),
         ("blobs_of_mine:nothing", {}, "gives a NoneType, expected a rigl_compress.DataSet"),
         ("blobs_of_mine:nothing", {"samples": 3}, "has no option 'samples': it has none"),
         ("blobs_of_mine:failing", {}, "cannot be made: TypeError: unsupported operand"),

@@ -51,7 +51,7 @@ def test_the_pixels_of_cifar10_are_normalised() -> None:
 
 def test_shakespeare_is_the_known_one() -> None:
     found = real("tiny-shakespeare", ROOT / "text")
-    assert "md5 checked" in found.source
+    assert "md5 and sha256 checked" in found.source
     assert bytes(found.train.corpus[:14].tolist()) == b"First Citizen:"
     assert (len(found.train), len(found.test)) == (1960, 217)
 

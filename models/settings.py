@@ -70,7 +70,11 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise InputError(f"{where} is {value!r}, expected a list")
-        return tuple(convert(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+        hints = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
+        if len(hints) != len(value):
+            raise InputError(f"{where} is {value!r}, expected a list of {len(hints)}")
+        pairs = zip(hints, value, strict=True)
+        return tuple(convert(each, item, f"{where}[{index}]") for index, (each, item) in enumerate(pairs))
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise InputError(f"{where} is {value!r}, expected a table")
@@ -79,6 +83,8 @@ def convert(hint: Any, value: Any, where: str) -> Any:
 
 
 def _scalar(hint: type, value: Any, where: str) -> Any:
+    if isinstance(value, int) and abs(value) >= 2**64:
+        raise InputError(f"{where} is a number of {value.bit_length()} bits, expected at most 64")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from rigl_compress.models.errors import InputError
-from rigl_compress.pipeline.settings import join, parse, plain
+from rigl_compress.models.settings import join, parse, plain
 
 
 @dataclass(frozen=True)

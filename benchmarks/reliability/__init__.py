@@ -1,0 +1,1 @@
+"""What `faults.py` and `kills.py` share."""

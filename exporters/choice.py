@@ -1,0 +1,113 @@
+"""Which encoding for which tensor: the smallest file, where tensors share constants that are paid for once.
+
+A choice is improved tensor by tensor until nothing gains. It starts from what every simpler choice ends with (one
+encoding for all, no bits lost), so it is never larger than any of these.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rigl_compress.exporters.encodings import SHARED, Encoded
+from rigl_compress.exporters.indices import NAME as STEPS
+from rigl_compress.exporters.signs import NAME as SIGNED
+
+Choice = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The bytes of a tensor in one encoding: its own, and those of constants and operators that others use too."""
+
+    own: int
+    shared: Mapping[str, int] = field(default_factory=dict)
+
+
+Costs = Mapping[str, Mapping[str, Cost]]  # by tensor, by label
+
+
+def cost_of(name: str, label: str, encoded: Encoded) -> Cost:
+    """Count the bytes of an encoded tensor in a file, what the metadata say of it included."""
+    sizes = [(_name(part), _entry(part)) for part in _parts(encoded)]
+    said = len(json.dumps({name: label}, ensure_ascii=False).encode()) if encoded.nodes else 0
+    own = sum(size for part, size in sizes if not part.startswith(SHARED))
+    return Cost(own + said, {part: size for part, size in sizes if part.startswith(SHARED)})
+
+
+def _parts(encoded: Encoded) -> Iterator[Any]:
+    yield from encoded.initializers
+    yield from encoded.sparse
+    yield from encoded.nodes
+    yield from encoded.shapes
+
+
+def _name(part: Any) -> str:
+    return str(part.output[0] if hasattr(part, "output") else getattr(part, "name", ""))
+
+
+def _entry(part: Any) -> int:
+    """Give the bytes of an entry of a repeated field: a tag, the length in groups of seven bits, and the content."""
+    size = int(part.ByteSize())
+    return 1 + max(1, -(-size.bit_length() // 7)) + size
+
+
+def smallest_choice(costs: Costs, encodings: Sequence[str], *, lossy: bool) -> Choice:
+    """Choose a label for each tensor among some encodings.
+
+    >>> shared = {"rigl/axis": 60}
+    >>> costs = {name: {"dense": Cost(100), "gap8": Cost(50, shared)} for name in ("v", "w")}
+    >>> smallest_choice(costs, ("dense", "gap8"), lossy=False)
+    {'v': 'gap8', 'w': 'gap8'}
+    """
+    allowed = {
+        name: {label: cost for label, cost in found.items() if _allowed(label, encodings, lossy)}
+        for name, found in costs.items()
+    }
+    starts = [_each(allowed, with_shared=True), _each(allowed, with_shared=False)]
+    if lossy:
+        starts.append(smallest_choice(costs, encodings, lossy=False))
+    if len(encodings) > 2:
+        starts += [smallest_choice(costs, ("dense", each), lossy=lossy) for each in encodings]
+    return min((_improved(allowed, start) for start in starts), key=lambda choice: _total(allowed, choice))
+
+
+def _allowed(label: str, encodings: Sequence[str], lossy: bool) -> bool:
+    if label == STEPS:
+        return "gap8" in encodings
+    encoding, _, values = label.partition("+")
+    return encoding in encodings and (lossy or values in ("", SIGNED))
+
+
+def _each(costs: Costs, *, with_shared: bool) -> Choice:
+    def alone(cost: Cost) -> int:
+        return cost.own + (sum(cost.shared.values()) if with_shared else 0)
+
+    return {name: min(found, key=lambda label: alone(found[label])) for name, found in costs.items()}
+
+
+def _total(costs: Costs, choice: Choice) -> int:
+    shared = {part: size for name in choice for part, size in costs[name][choice[name]].shared.items()}
+    return sum(costs[name][label].own for name, label in choice.items()) + sum(shared.values())
+
+
+def _improved(costs: Costs, start: Choice) -> Choice:
+    """Give each tensor in turn the label that is best beside those of the others, until none changes."""
+    choice, users = dict(start), Counter[str]()
+    for name, label in choice.items():
+        users.update(costs[name][label].shared.keys())
+    changed = True
+    while changed:
+        changed = False
+        for name, found in costs.items():
+            users.subtract(found[choice[name]].shared.keys())
+            best = min(found, key=lambda label: (_beside(found[label], users), label != choice[name]))
+            changed = changed or best != choice[name]
+            choice[name] = best
+            users.update(found[best].shared.keys())
+    return choice
+
+
+def _beside(cost: Cost, users: Mapping[str, int]) -> int:
+    return cost.own + sum(size for part, size in cost.shared.items() if not users[part])

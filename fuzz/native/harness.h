@@ -1,0 +1,137 @@
+// What the harnesses share: numbers drawn from the fuzzer's bytes, weights and activations of small whole numbers, whose
+// sums are exact in any order, and pieces of work that are run in turn.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+#include <limits>
+#include <vector>
+
+#include "../../native/conv.h"
+#include "../../native/cpu.h"
+#include "../../native/packed.h"
+#include "../../native/threads.h"
+
+namespace harness {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Numbers from the input; zeros where it has ended.
+class Bytes {
+ public:
+  Bytes(const std::uint8_t* data, std::size_t size) : data_(data), end_(data + size) {}
+
+  std::uint32_t byte() { return data_ == end_ ? 0 : *data_++; }
+  bool flag() { return byte() % 2 != 0; }
+  std::int64_t range(std::int64_t low, std::int64_t high) {
+    const std::int64_t number = byte() * 256 + byte();
+    return low + number % (high - low + 1);
+  }
+  // Mostly small, at times far beyond everything.
+  std::int64_t odd(std::int64_t low) {
+    static constexpr std::int64_t kFar[] = {-1, 0, 16, 17, 63, 64, 65, 255, 1000, 65535, 65536, 65537};
+    const std::uint32_t kind = byte();
+    return kind < 240 ? low + kind % 8 : kFar[kind % 12];
+  }
+  std::int64_t rest() const { return end_ - data_; }
+
+ private:
+  const std::uint8_t* data_;
+  const std::uint8_t* end_;
+};
+
+// Small whole numbers that look random.
+class Whole {
+ public:
+  explicit Whole(std::uint32_t seed) : state_(seed * 2654435761u + 1) {}
+  std::uint32_t next() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 17;
+    state_ ^= state_ << 5;
+    return state_;
+  }
+  float number() { return static_cast<float>(static_cast<int>(next() % 15) - 7); }
+  std::vector<float> numbers(std::size_t count) {
+    std::vector<float> found(count);
+    for (float& each : found) each = number();
+    return found;
+  }
+
+ private:
+  std::uint32_t state_;
+};
+
+// Of `percent` non-zeros, some of which may have the value zero.
+inline rigl::SparseMatrix sparse_matrix(Whole* whole, std::uint32_t rows, std::uint32_t columns, std::uint32_t percent) {
+  rigl::SparseMatrix matrix;
+  matrix.rows = rows;
+  matrix.columns = columns;
+  matrix.starts.push_back(0);
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    for (std::uint32_t column = 0; column < columns; ++column) {
+      if (whole->next() % 100 >= percent) continue;
+      matrix.places.push_back(column);
+      matrix.values.push_back(whole->number());
+    }
+    matrix.starts.push_back(matrix.places.size());
+  }
+  return matrix;
+}
+
+inline void run_in_turn(void*, void (*task)(void*, std::size_t), std::size_t total, void* user) {
+  for (std::size_t i = 0; i < total; ++i) task(user, i);
+}
+
+// Pieces as for so many threads, however little there is to do.
+inline rigl::Threads in_turn(int count) { return {count, run_in_turn, nullptr, 0.0}; }
+
+inline const rigl::KernelTable& kernels(std::uint32_t number) {
+  const rigl::KernelTable* all[] = {rigl::portable_kernels(), rigl::avx2_kernels(), rigl::avx512_kernels()};
+  const rigl::KernelTable* chosen = all[number % 3];
+  return chosen == nullptr ? *rigl::portable_kernels() : *chosen;
+}
+
+inline float clipped(double value, const rigl::Clip& clip) {
+  const float found = static_cast<float>(value);
+  return found < clip.low ? clip.low : found > clip.high ? clip.high : found;
+}
+
+inline void check(const char* what, const std::vector<float>& found, const std::vector<float>& expected, float allowed) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (std::fabs(found[i] - expected[i]) <= allowed) continue;  // NaN is never close
+    std::fprintf(stderr, "%s: number %zu of %zu is %g instead of %g\n", what, i, expected.size(),
+                 static_cast<double>(found[i]), static_cast<double>(expected[i]));
+    std::abort();
+  }
+}
+
+inline rigl::Axis axis(Bytes* bytes) {
+  rigl::Axis axis;
+  axis.kernel = bytes->odd(1);
+  axis.stride = bytes->odd(1);
+  axis.dilation = bytes->odd(1);
+  axis.pad_begin = bytes->odd(0);
+  axis.pad_end = bytes->odd(0);
+  return axis;
+}
+
+// An image, how many of them, and what comes out; no output if that would be too much to check.
+struct Images {
+  std::size_t batch, channels, rows;
+  std::int64_t height, width, out_height, out_width;
+
+  bool fit(const rigl::ConvShape& shape, double most) {
+    out_height = shape.rows.output(height);
+    out_width = shape.columns.output(width);
+    const double outputs = static_cast<double>(out_height) * static_cast<double>(out_width) * static_cast<double>(rows);
+    return out_height > 0 && out_width > 0 && outputs * static_cast<double>(batch) < most;
+  }
+  std::size_t inputs() const { return batch * channels * static_cast<std::size_t>(height * width); }
+  std::size_t outputs() const { return batch * rows * static_cast<std::size_t>(out_height * out_width); }
+};
+
+}  // namespace harness

@@ -1,0 +1,53 @@
+"""Inputs in .npz files, as `--inputs` and `--input` read them."""
+
+import io
+import zipfile
+from pathlib import Path
+from random import Random
+
+from fuzzing.binary import mutate_bytes
+from fuzzing.outcomes import Reader, attempt
+from fuzzing.standalone import main
+
+
+def mutate(data: bytes, rng: Random) -> bytes:
+    """Change bytes of the archive, or of a member of it, with checksums that are right."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            members = {name: packed.read(name) for name in packed.namelist()}
+    except Exception:
+        return mutate_bytes(data, rng)
+    if not members or rng.random() < 0.2:
+        return mutate_bytes(data, rng)
+    name = rng.choice(list(members))
+    members[rng.choice((name, name, name, "input", "x.npy", "../input.npy"))] = mutate_bytes(members[name], rng)
+    found = io.BytesIO()
+    with zipfile.ZipFile(found, "w") as packed:
+        for each, content in members.items():
+            packed.writestr(zipfile.ZipInfo(each), content)
+    return found.getvalue()
+
+
+def consume(data: bytes, folder: Path) -> None:
+    """Read inputs, and give them to a model as a benchmark does."""
+    path = folder / "inputs.npz"
+    path.write_bytes(data)
+    attempt("inputs", lambda: _inputs(path))
+
+
+def _inputs(path: Path) -> None:
+    from onnx import TensorProto, helper
+
+    from rigl_compress.pipeline.bench.inputs import Wishes, draw_inputs, one_sample
+    from rigl_compress.pipeline.export import read_inputs
+
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("input", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["input"], ["y"])], "g", ends[:1], ends[1:])
+    model = helper.make_model(graph)
+    one_sample(model, draw_inputs(model, None, Wishes(arrays=read_inputs(path))))
+
+
+READER = Reader("npz", consume, mutate, share=6)
+
+if __name__ == "__main__":
+    main(READER)

@@ -1,0 +1,1 @@
+"""What the fuzz targets share: mutators that know the formats, outcomes, and the loop around them."""

@@ -1,0 +1,54 @@
+"""Inputs by name from an .npz file, whose sizes are looked at before anything is unpacked."""
+
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZipFile, ZipInfo
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from rigl_compress.models.errors import InputError
+
+MOST = 2**30  # of all arrays together, in bytes
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
+    """Read inputs by name from an .npz file."""
+    if path is None:
+        return None
+    try:
+        with ZipFile(path) as packed:
+            _check_sizes(packed)
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            found = {name: archive[name] for name in archive.files}
+    except Exception as error:  # of a damaged archive numpy and zipfile raise a dozen kinds
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} is not an .npz file of arrays ({reason}): write one with numpy.savez") from None
+    if not found:
+        raise InputError(f"{path} is empty: save the inputs by their names with numpy.savez")
+    return found
+
+
+def _check_sizes(packed: ZipFile) -> None:
+    total = sum(info.file_size for info in packed.infolist())
+    if total > MOST:
+        raise ValueError(f"it unpacks to {total:,} bytes, at most {MOST:,} are read")
+    for info in packed.infolist():
+        with packed.open(info) as file:
+            _check_array(info, file)
+
+
+def _check_array(info: ZipInfo, file: IO[bytes]) -> None:
+    """Compare what the header of an array says with what there is: its memory is allocated by the header."""
+    version = npy.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"{info.filename} is of version {version}")
+    shape, _, dtype = _HEADERS[version](file)
+    if dtype.hasobject:
+        raise ValueError(f"{info.filename} holds Python objects")
+    if file.tell() + prod(shape) * dtype.itemsize != info.file_size:
+        raise ValueError(f"{info.filename} has {info.file_size:,} bytes, which do not fit its shape {shape}")

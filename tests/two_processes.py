@@ -1,0 +1,65 @@
+"""One of two processes that train one network together; run by test_replicas.py as a script of its own."""
+
+import json
+import sys
+import warnings
+
+import torch
+from torch import distributed, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import rigl_compress as rc
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
+
+
+def sparsifier(model: nn.Module, **settings: object) -> rc.Sparsifier:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return rc.Sparsifier(model, optimizer, sparsity=0.7, total_steps=40, interval=3, **settings)  # type: ignore[arg-type]
+
+
+def refusal(model: nn.Module, **settings: object) -> str:
+    try:
+        sparsifier(model, **settings)
+    except rc.InputError as error:
+        return str(error)
+    return ""
+
+
+def trained(rank: int, method: str) -> str:
+    """Train with data of one's own; gives the connections in the end."""
+    torch.manual_seed(rank)  # weights that DistributedDataParallel makes alike
+    model = DistributedDataParallel(network())
+    sparse = sparsifier(model, method=method)
+    for step in range(12):
+        x = torch.randn(16, 12, generator=torch.Generator().manual_seed(2 * step + rank))
+        F.cross_entropy(model(x), x[:, :4].argmax(1)).backward()
+        if not sparse.step():
+            sparse.optimizer.step()
+        sparse.optimizer.zero_grad()
+    return repr([mask.nonzero().tolist() for mask in sparse.topology.values()])
+
+
+def main(rank: int, store: str) -> None:
+    warnings.simplefilter("error")
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    same = network()
+    torch.manual_seed(rank)
+    mine = network()
+    found = {
+        "seeds": refusal(same, seed=rank),
+        "topologies": refusal(mine, method="dnw"),
+        "alike": refusal(same, method="dnw"),
+        "apart": refusal(nn.Linear(4 + rank, 3), seed=rank),
+        **{method: trained(rank, method) for method in ("rigl", "set", "dnw")},
+    }
+    print(json.dumps(found))
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
