@@ -19,7 +19,8 @@ def check_figures(report: "CompressionReport") -> None:
     for model in report.models:
         _check_model(model)
     known = {model.label for model in report.models}
-    for label in [*(each.candidate.label for each in (*report.timings, *report.failures)), *report.profiles]:
+    candidates = [*(timing.candidate for timing in report.timings), *(failure.candidate for failure in report.failures)]
+    for label in [*(candidate.label for candidate in candidates), *report.profiles]:
         if label not in known:
             raise InputError(f"the report tells of {label!r}, which is none of its models: bench again")
     for timing in report.timings:
