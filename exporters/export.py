@@ -30,6 +30,7 @@ from rigl_compress.exporters.trials import Inputs, Trial, named_inputs, random_t
 from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.artifacts import FORMAT, atomic_path
 from rigl_compress.models.errors import InputError
+from rigl_compress.models.settings import convert, parse
 from rigl_compress.models.resize import cut_weights
 
 
@@ -53,13 +54,11 @@ class ExportedModel:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "ExportedModel":
         """Read what `to_json` gave."""
-        if content.get("format") != FORMAT:
-            raise InputError(
-                f"an export of format {content.get('format')!r}, this version reads {FORMAT}: export again"
-            )
-        rows = tuple(TensorRow(**{**row, "shape": tuple(row["shape"])}) for row in content["tensors"])
-        names = ("bytes", "opset", "difference", "metadata")
-        return cls(path=Path(content["path"]), tensors=rows, **{name: content[name] for name in names})
+        if not isinstance(content, Mapping) or content.get("format") != FORMAT:
+            found = content.get("format") if isinstance(content, Mapping) else None
+            raise InputError(f"an export of format {found!r}, this version reads {FORMAT}: export again")
+        kept = {key: value for key, value in content.items() if key != "format"}
+        return parse(cls, {**kept, "path": Path(convert(str, content.get("path"), "path"))})
 
 
 @dataclass(frozen=True)

@@ -154,8 +154,9 @@ class PrunePlan:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "PrunePlan":
         """Read what `to_json` gave."""
-        if content.get("format") != FORMAT:
-            raise InputError(f"the prune plan has format {content.get('format')!r}, this version reads {FORMAT}")
+        if not isinstance(content, Mapping) or content.get("format") != FORMAT:
+            found = content.get("format") if isinstance(content, Mapping) else None
+            raise InputError(f"the prune plan has format {found!r}, this version reads {FORMAT}")
         return parse(cls, {key: value for key, value in content.items() if key != "format"}, "plan")
 
 

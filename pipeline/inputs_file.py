@@ -25,8 +25,8 @@ def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
             _check_sizes(packed)
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             found = {name: archive[name] for name in archive.files}
-    except Exception as error:  # of a damaged archive numpy and zipfile raise a dozen kinds
-        reason = " ".join(str(error).split())
+    except Exception as error:  # of a damaged archive, numpy and zipfile raise a dozen kinds
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(f"{path} is not an .npz file of arrays ({reason}): write one with numpy.savez") from None
     if not found:
         raise InputError(f"{path} is empty: save the inputs by their names with numpy.savez")

@@ -5,6 +5,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from lzma import LZMAError
 from pathlib import PurePosixPath
 
 from rigl_compress.pipeline.train.data.files import DataFile, md5
@@ -13,7 +14,8 @@ from rigl_compress.pipeline.train.data.unpacking import read_most
 
 # CIFAR-10 has 170 MB, WikiText-103 190 MB: half an hour is enough at 100 kB/s.
 SECONDS = 1800.0
-_DAMAGE = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError)
+# RuntimeError: of an encrypted member, or one that is packed in a way that zipfile does not know.
+_DAMAGE = (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, ValueError, RuntimeError)
 MOST_PACKED = 256 * 2**20
 MOST_MEMBER = 2**30  # WikiText-103 has 541 MB
 
