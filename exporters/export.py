@@ -30,8 +30,8 @@ from rigl_compress.exporters.trials import Inputs, Trial, named_inputs, random_t
 from rigl_compress.exporters.values import VALUES
 from rigl_compress.models.artifacts import FORMAT, atomic_path
 from rigl_compress.models.errors import InputError
-from rigl_compress.models.settings import convert, parse
 from rigl_compress.models.resize import cut_weights
+from rigl_compress.models.settings import convert, parse
 
 
 @dataclass(frozen=True)
