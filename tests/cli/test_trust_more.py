@@ -1,0 +1,87 @@
+"""What a hostile file or folder tries beyond naming code: texts without a mark, the working folder, a word unsaid."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+from tiny import Cli, Trainer
+
+from rigl_compress.models.errors import InputError
+from rigl_compress.models.networks import ModelSpec
+from rigl_compress.models.trust import FromFile, may_run, only_named
+from rigl_compress.pipeline.bench.footprint import footprints
+from rigl_compress.pipeline.recipe import parse_recipe
+from rigl_compress.pipeline.train.stage import train
+
+NET = "torch.nn:Identity"
+
+
+def test_a_text_that_lost_its_mark_is_refused_by_a_command(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Marks are not the only line: a command imports what its options name, and nothing else."""
+    recipe = tmp_path / "a.toml"
+    recipe.write_text(f'name = "a"\n[model]\nname = "{NET}"\ninput_shape = [3]\n', encoding="utf-8")
+    monkeypatch.setattr("rigl_compress.pipeline.recipe.from_file", lambda content, _: content)
+    for command in (["flops"], ["train", "--dry-run"], ["run", "--dry-run"], ["train", "--run", tmp_path / "run"]):
+        done = cli(command[0], "--recipe", recipe, *command[1:])
+        assert done.code == 2, command
+        assert f"'{NET}' that no option of the command names" in done.err
+    done = cli("flops", "--recipe", recipe, "--set", f"model.name={NET}")
+    assert "--trust-code" not in done.err
+
+
+def test_python_needs_no_ceremony() -> None:
+    assert ModelSpec(NET).build() is not None
+    with only_named([]), pytest.raises(InputError, match="add --trust-code"):
+        ModelSpec(NET).build()
+    with only_named([f"--model={NET}"]):
+        assert ModelSpec(NET).build() is not None
+        assert not may_run(FromFile(NET, "a.toml"))
+
+
+def test_a_model_that_is_never_built_is_not_remembered(cli: Cli, trainer: Trainer, tmp_path: Path) -> None:
+    """A recipe that starts from another network could otherwise have the word put down for whatever it names."""
+    earlier = trainer("train.epochs=1", run="earlier")
+    start = f'\n[start]\nrun = "{earlier.path.as_posix()}"\narchitecture = "alive"\n'
+    text = tiny.RECIPE.replace('"mlp"', f'"{NET}"').replace("options = { hidden = [24, 16] }", "") + start
+    recipe = parse_recipe(text, "foreign.toml", ["train.epochs=1"])
+    train(recipe, tmp_path / "later", trainer.here())
+    done = cli("flops", "--recipe", tmp_path / "later" / "recipe.toml")
+    assert done.code == 2
+    assert "add --trust-code" in done.err
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with modules of names that every process imports; the file that they would write."""
+    caught = tmp_path / "caught"
+    (tmp_path / "here").mkdir()
+    for name in ("json", "multiprocessing", "numpy", "torch"):
+        code = f"import os\nos.close(os.open({str(caught)!r}, os.O_CREAT))\nraise SystemExit(3)\n"
+        (tmp_path / "here" / f"{name}.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "here")
+    return caught
+
+
+def test_the_working_folder_when_models_are_opened_in_their_own_process(trap: Path) -> None:
+    assert footprints({"a": Path("missing.onnx")}, {"a": Path("missing.npz")}, 1) == {}
+    assert not trap.exists()
+
+
+def test_the_working_folder_in_the_processes_of_a_sweep(trap: Path, trainer: Trainer, tmp_path: Path) -> None:
+    recipe = tmp_path / "a.toml"
+    recipe.write_text(tiny.RECIPE, encoding="utf-8")
+    out, data = str(tmp_path / "out"), str(trainer.data_dir)
+    words = ["sweep", "--recipe", str(recipe), "--out", out, "--data-dir", data, "--set", "train.epochs=1", "--json"]
+    # As the script of the installed command, which does not search the working folder.
+    code = f"import sys; sys.path.remove(''); sys.argv[1:] = {words!r}; from rigl_compress.cli.main import main; main()"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert not trap.exists()
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
