@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -85,3 +88,38 @@ def test_the_working_folder_in_the_processes_of_a_sweep(trap: Path, trainer: Tra
     assert not trap.exists()
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+@pytest.mark.parametrize("name", ["model.safetensors", "topology-end.safetensors", "result.json", "metrics.jsonl"])
+def test_a_pipe_in_the_place_of_a_file(cli: Cli, trainer: Trainer, tmp_path: Path, name: str) -> None:
+    """It would be waited for without end."""
+    run = trainer("train.epochs=1")
+    (run.path / name).unlink()
+    os.mkfifo(run.path / name)
+    with _in_time():
+        done = cli("inspect", run.path, "--png", tmp_path / "a.png")
+    assert done.code == 2
+    assert f"{run.path / name} is a folder, a device or a pipe" in done.err
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """Turn waiting without end into a failure."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for a pipe"))
+    signal.alarm(30)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "recipe.toml"])
+def test_texts_of_any_size(cli: Cli, trainer: Trainer, tmp_path: Path, name: str) -> None:
+    run = trainer("train.epochs=1")
+    os.truncate(run.path / name, 2**40)  # takes no room on the disk
+    command = ["flops", "--recipe", run.recipe_file] if name == "recipe.toml" else ["inspect", run.path]
+    done = cli(*command, *(["--png", tmp_path / "a.png"] if command[0] == "inspect" else []))
+    assert done.code == 2
+    assert "has more than 67,108,864 bytes" in done.err
