@@ -13,6 +13,7 @@ import pytest
 import tiny
 from tiny import Cli, Trainer
 
+from rigl_compress.exporters.external import contained
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.networks import ModelSpec
 from rigl_compress.models.trust import FromFile, may_run, only_named
@@ -123,3 +124,20 @@ def test_texts_of_any_size(cli: Cli, trainer: Trainer, tmp_path: Path, name: str
     done = cli(*command, *(["--png", tmp_path / "a.png"] if command[0] == "inspect" else []))
     assert done.code == 2
     assert "has more than 67,108,864 bytes" in done.err
+
+
+def test_a_style_in_the_working_folder(
+    cli: Cli, trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Matplotlib reads it when it is imported; LaTeX, which it can ask for, runs what stands in its preamble."""
+    import matplotlib
+
+    run = trainer("train.epochs=1")
+    with matplotlib.rc_context({"text.usetex": True}):
+        monkeypatch.setenv("PATH", str(tmp_path))  # no LaTeX
+        assert cli("inspect", run.path, "--png", tmp_path / "a.png").code == 0
+
+
+def test_a_location_that_no_file_can_have(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="outside of the model's folder"):
+        contained("a" * 5000, tmp_path, "w")
