@@ -19,6 +19,7 @@ from rigl_compress.models.networks import ModelSpec
 from rigl_compress.models.trust import FromFile, may_run, only_named
 from rigl_compress.pipeline.bench.footprint import footprints
 from rigl_compress.pipeline.recipe import parse_recipe
+from rigl_compress.pipeline.train.data.images import DamagedImageError, decode
 from rigl_compress.pipeline.train.stage import train
 
 NET = "torch.nn:Identity"
@@ -141,3 +142,17 @@ def test_a_style_in_the_working_folder(
 def test_a_location_that_no_file_can_have(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="outside of the model's folder"):
         contained("a" * 5000, tmp_path, "w")
+
+
+def test_a_picture_that_is_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow has Ghostscript run PostScript, whatever the file is called."""
+    ghostscript, ran = tmp_path / "gs", tmp_path / "ran"
+    ghostscript.write_text(f"#!/bin/sh\n: > '{ran}'\n", encoding="utf-8")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    picture = tmp_path / "a.jpg"
+    picture.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n", encoding="utf-8")
+    with pytest.raises(DamagedImageError):
+        decode(picture, 32, None)
+    assert not ran.exists()
