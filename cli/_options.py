@@ -1,6 +1,6 @@
 """Options that several commands share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -42,13 +42,21 @@ def trust_code(command: F) -> F:
 
     @wraps(command)
     def trusting(*args: Any, trust_code: bool, **settings: Any) -> Any:
-        from rigl_compress.models.trust import trusting_code
+        from rigl_compress.models.trust import only_named, trusting_code
 
-        with trusting_code(trust_code):
+        with trusting_code(trust_code), only_named(_texts(settings)):
             return command(*args, **settings)
 
     words = "Import and run the code that a recipe or a run folder names (PACKAGE.MODULE:FACTORY)."
     return cast(F, click.option("--trust-code", is_flag=True, help=words)(trusting))
+
+
+def _texts(settings: Mapping[str, Any]) -> list[str]:
+    """Give what the user wrote where code can be named."""
+    one, many = ("model", "data"), ("overrides", "grid")
+    return [settings[key] for key in one if settings.get(key)] + [
+        each for key in many for each in settings.get(key, ())
+    ]
 
 
 def changes(

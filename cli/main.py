@@ -1,5 +1,6 @@
 """The command `rigl-compress`: a group whose commands are loaded when they are called."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -77,6 +78,9 @@ def cli(ctx: click.Context, traceback: bool) -> None:
 def main() -> None:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
     traceback = "--traceback" in sys.argv
+    os.environ["PYTHONSAFEPATH"] = (
+        "1"  # processes of sweeps and comparisons import nothing of the working folder either
+    )
     try:
         cli(prog_name="rigl-compress", standalone_mode=False)
     except click.exceptions.Abort:

@@ -131,7 +131,9 @@ def contained(location: str, folder: Path, name: str) -> Path:
 
 def _resolved(path: Path) -> Path | None:
     try:
-        return path.resolve()
+        found = path.resolve()
+        found.exists()  # raises for a name that no file can have
+        return found
     except (OSError, RuntimeError):  # links that lead to themselves, names that are too long
         return None
 

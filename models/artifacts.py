@@ -16,6 +16,7 @@ from rigl_compress.models.temporaries import make_folder, sync_file, sync_folder
 from rigl_compress.models.trust import from_file
 
 FORMAT = 1
+MOST_TEXT = 2**26  # bytes; the metrics of 100,000 epochs have a third of it
 _HEADER = "rigl_compress"
 
 
@@ -113,10 +114,26 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
 
 
+def check_regular(path: Path) -> None:
+    """Refuse what is no file: to open a pipe waits for ever, and some devices never end."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a folder, a device or a pipe, not a file: give a file")
+
+
+def read_small_text(path: Path, errors: str = "strict") -> str:
+    """Read a text file of a run, a recipe or a comparison; raises OSError where it cannot be read."""
+    check_regular(path)
+    if path.stat().st_size > MOST_TEXT:
+        raise InputError(f"{path} has more than {MOST_TEXT:,} bytes: it is damaged, restore it")
+    return path.read_text(encoding="utf-8", errors=errors)
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file; a missing or damaged one is an error of one sentence."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), parse_int=_number, parse_constant=_no_number)
+        return json.loads(read_small_text(path), parse_int=_number, parse_constant=_no_number)
+    except InputError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {path}: {error}; restore the file or start the run again") from None
 
@@ -141,6 +158,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def load_artifact(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Load what `save_artifact` wrote: tensors on the CPU, and the JSON content, its texts marked (see `trust`)."""
+    check_regular(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             header = json.loads((file.metadata() or {}).get(_HEADER, "{}"))

@@ -1,6 +1,7 @@
 """Whose word a text is: what a file says is its author's, and code that only a file names is not run."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -21,6 +22,7 @@ DEEPEST = 64  # tables in tables; ours have 5
 Call = tuple[str, Mapping[str, Any]]  # a reference, and the options it is called with
 
 _word: ContextVar[bool] = ContextVar("the user's word for code", default=False)
+_named: ContextVar[set[str] | None] = ContextVar("the references that the user named; None: not counted", default=None)
 
 
 class FromFile(str):
@@ -73,11 +75,49 @@ def code_is_trusted() -> bool:
     return _word.get()
 
 
+@contextmanager
+def only_named(texts: Iterable[str] | None) -> Iterator[None]:
+    """Import nothing but the references that stand in these texts, beside those of a block around this one.
+
+    A command knows all that the user named: here a text that lost its mark on its way is refused too. None changes
+    nothing.
+
+    >>> with only_named(["model.name=mynet:small"]):
+    ...     named()
+    {'mynet:small'}
+    """
+    before = _named.get()
+    found = None if texts is None else {each for text in texts for each in re.findall(r"[\w.]+:\w+", text)}
+    token = _named.set(before if found is None else found | (before or set()))
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
+def named() -> set[str] | None:
+    """Give the references that may be imported, for other processes; None: all that no file names."""
+    return _named.get()
+
+
+def may_run(reference: str) -> bool:
+    """Say whether the user gave the word for a reference.
+
+    >>> may_run("mynet:small"), may_run(FromFile("mynet:small", "a.toml"))
+    (True, False)
+    """
+    allowed = _named.get()
+    return code_is_trusted() or not (
+        isinstance(reference, FromFile) or (allowed is not None and reference not in allowed)
+    )
+
+
 def check_trusted(reference: str, kind: str) -> None:
-    """Refuse a reference that only a file names."""
-    if isinstance(reference, FromFile) and not code_is_trusted():
+    """Refuse a reference that only a file names; within `only_named`, all that it does not have."""
+    if not may_run(reference):
+        where = f"of {reference.file}" if isinstance(reference, FromFile) else "that no option of the command names"
         raise InputError(
-            f"{kind} {str(reference)!r} of {reference.file} is code that would be imported and run: "
+            f"{kind} {str(reference)!r} {where} is code that would be imported and run: "
             "add --trust-code (in Python trust_code=True) if you trust the file"
         )
 
@@ -98,6 +138,8 @@ def remember(folder: Path, calls: Iterable[Call]) -> None:
 def vouched(reference: str, options: Mapping[str, Any], file: Path) -> str:
     """Give a reference without its mark if the user trained the run, in whose folder the file lies, with this call."""
     if isinstance(reference, FromFile) and ":" in reference and _described(reference, options) in _calls(file.parent):
+        if (allowed := _named.get()) is not None:
+            allowed.add(str.__str__(reference))
         return str.__str__(reference)
     return reference
 

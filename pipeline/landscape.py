@@ -20,7 +20,7 @@ from rigl_compress.models.artifacts import atomic_path
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.registry import Registry
 from rigl_compress.models.sparse_model import SparseModel, check_weights
-from rigl_compress.pipeline.pictures import logarithmic
+from rigl_compress.pipeline.pictures import logarithmic, own_style
 from rigl_compress.pipeline.train.data.load import load_dataset
 from rigl_compress.pipeline.train.data.samples import Samples
 from rigl_compress.pipeline.train.metrics import loss_of
@@ -205,6 +205,7 @@ def names_apart(one: Path, other: Path) -> tuple[str, str]:
     return "/".join(first), "/".join(second)
 
 
+@own_style()
 def landscape_picture(found: Landscape, path: Path, labels: tuple[str, str]) -> None:
     """Draw the loss along every curve, as the paper does."""
     from matplotlib.figure import Figure

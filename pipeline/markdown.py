@@ -11,6 +11,15 @@ def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     |---|---|
     | 1 | 2\\|3 |
     """
-    table = [[cell.replace("|", "\\|") for cell in line] for line in (columns, *lines)]
+    table = [[_cell(cell) for cell in line] for line in (columns, *lines)]
     text = [f"| {' | '.join(line)} |" for line in table]
     return "\n".join([text[0], "|---" * len(columns) + "|", *text[1:]])
+
+
+def _cell(text: str) -> str:
+    """Names come from files of others: they are no HTML, and end no row.
+
+    >>> _cell("fc1<script>\\n| 2")
+    'fc1&lt;script> \\\\| 2'
+    """
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").splitlines())

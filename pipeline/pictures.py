@@ -1,6 +1,7 @@
 """Pictures of runs, as PNG. Matplotlib is imported where it is used: it takes its time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,17 @@ if TYPE_CHECKING:
 INK, ACCENT = "#222222", "#0b6e99"
 
 
+@contextmanager
+def own_style() -> Iterator[None]:
+    """Draw as Matplotlib does by itself: a matplotlibrc of the working folder can have it start LaTeX."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        yield
+
+
+@own_style()
 def connections_picture(run: Run, path: Path) -> None:
     """Draw a run into a PNG file."""
     figure = connections_figure(run)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import tomli_w
 
 import rigl_compress
+from rigl_compress.models.artifacts import read_small_text
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.networks import ModelSpec
 from rigl_compress.models.settings import parse, plain
@@ -207,7 +208,7 @@ def load_recipe(source: str, overrides: Iterable[str] = (), *, trust_code: bool 
 def read_recipe(path: Path, where: str, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe from a file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {where}: {error}; a recipe is a text file in TOML") from None
     recipe = parse_recipe(text, where, overrides)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rigl_compress.models.artifacts import atomic_path, json_text, read_json, write_json, write_text
+from rigl_compress.models.artifacts import atomic_path, json_text, read_json, read_small_text, write_json, write_text
 from rigl_compress.models.errors import InputError
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
@@ -165,7 +165,7 @@ class Run:
     def metrics(self) -> Iterator[dict[str, Any]]:
         """The lines of the metrics, oldest first; a kill may have cut the last one short."""
         if self.metrics_file.exists():
-            lines = self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = read_small_text(self.metrics_file, errors="replace").splitlines()
             for number, line in enumerate(lines, start=1):
                 try:
                     yield parse_metrics(line, f"{self.metrics_file}, line {number}")
@@ -182,7 +182,7 @@ class Run:
 
     def add_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a line. The file is written anew, so that no fault leaves half a line in it."""
-        before = self.metrics_file.read_text(encoding="utf-8") if self.metrics_file.exists() else ""
+        before = read_small_text(self.metrics_file) if self.metrics_file.exists() else ""
         write_text(self.metrics_file, f"{before}{json_text(row)}\n")
 
     def write_result(self, result: Mapping[str, Any]) -> None:

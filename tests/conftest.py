@@ -79,6 +79,7 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Call the command line as the console script does: cli("train", "--recipe", "x")."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # `main` sets it: not for the tests that follow
 
     def call(*arguments: object) -> Spoken:
         monkeypatch.setattr(sys, "argv", ["/usr/bin/rigl-compress", *map(str, arguments)])

@@ -43,7 +43,7 @@ def _middle(found: Sequence[Footprint]) -> Footprint:
 
 def _fresh(job: Mapping[str, Any]) -> Footprint | None:
     done = subprocess.run(
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-P", "-m", __name__],  # -P: not from the folder that one happens to be in
         input=json.dumps({**job, "parent": os.getpid()}),
         capture_output=True,
         text=True,

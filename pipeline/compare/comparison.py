@@ -8,6 +8,7 @@ from re import sub
 from typing import Any, Literal
 
 from rigl_compress.exporters.values import VALUES
+from rigl_compress.models.artifacts import read_small_text
 from rigl_compress.models.errors import InputError, did_you_mean
 from rigl_compress.models.settings import parse
 from rigl_compress.models.trust import from_file
@@ -167,9 +168,11 @@ def load_comparison(source: str) -> Comparison | None:
         known = {**shipped_comparisons(), **shipped_recipes()}
         raise InputError(f"no recipe {source!r}: give the path of a TOML file or a name; {did_you_mean(source, known)}")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small_text(path)
         if "row" not in tomllib.loads(text):
             return None
+    except InputError:
+        raise
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {source}: {error}; a comparison is a text file in TOML") from None
     except (ValueError, RecursionError) as error:

@@ -11,7 +11,7 @@ from rigl_compress.models.artifacts import atomic_path
 from rigl_compress.pipeline.compare.figures import Figures, RowFigures
 from rigl_compress.pipeline.compare.labels import write_labels
 from rigl_compress.pipeline.paper.structured import PRINTED, Printed
-from rigl_compress.pipeline.pictures import INK
+from rigl_compress.pipeline.pictures import INK, own_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +33,7 @@ COSTS = {
 }
 
 
+@own_style()
 def pareto_picture(rows: Sequence[RowFigures], cost: Cost, title: str, path: Path) -> None:
     """Draw the final error against a cost."""
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from rigl_compress.models.artifacts import atomic_path
 from rigl_compress.models.topology import Topology
 from rigl_compress.pipeline.compare.course import Outcome
 from rigl_compress.pipeline.inspect import pixel_map
-from rigl_compress.pipeline.pictures import INK
+from rigl_compress.pipeline.pictures import INK, own_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,6 +47,7 @@ def pixel_maps(outcomes: Sequence[Outcome]) -> list[Maps]:
     return found
 
 
+@own_style()
 def pixels_picture(maps: Sequence[Maps], path: Path) -> None:
     """Draw the maps: begin above end for each row, in the same colours."""
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rigl_compress.models.trust import code_is_trusted, trusting_code
+from rigl_compress.models.trust import code_is_trusted, named, only_named, trusting_code
 from rigl_compress.pipeline.compare.cells import Cell
 from rigl_compress.pipeline.run import RunConfig, stages_of
 from rigl_compress.pipeline.stages import Stage, run_stages, up_to_date
@@ -23,10 +23,11 @@ class Task:
     data_dir: Path | None = None
     train_only: bool = False
     trust_code: bool = field(default_factory=code_is_trusted)
+    named: set[str] | None = field(default_factory=named)
 
     def __call__(self, cell: Cell, listener: Listener) -> dict[str, Any]:
         """Train what is not trained, go on with what was begun; then prune and export. Gives the result."""
-        with trusting_code(self.trust_code):
+        with trusting_code(self.trust_code), only_named(self.named):
             return self._work(cell, listener)
 
     def _work(self, cell: Cell, listener: Listener) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rigl_compress.models.networks import ModelSpec
 from rigl_compress.models.references import is_reference
 from rigl_compress.models.sparse_model import SparseModel, load_weights
 from rigl_compress.models.topology import Topology
-from rigl_compress.models.trust import code_is_trusted, remember, trusting_code
+from rigl_compress.models.trust import code_is_trusted, may_run, named, only_named, remember, trusting_code
 from rigl_compress.pipeline.environment import command_line, environment
 from rigl_compress.pipeline.prune.stage import living
 from rigl_compress.pipeline.recipe import Recipe, StartConfig
@@ -44,6 +44,7 @@ class Circumstances:
     listener: Listener = silent
     say: Say = say_nothing
     trust_code: bool = field(default_factory=code_is_trusted)  # of the earlier run that a recipe starts from
+    named: set[str] | None = field(default_factory=named)  # code that may be run, in other processes too
 
 
 def train(
@@ -56,7 +57,7 @@ def train(
 ) -> SparseModel:
     """Train a recipe in a run folder. `resume` goes on from the folder's last checkpoint, bit by bit on the CPU."""
     here = circumstances or Circumstances()
-    with trusting_code(here.trust_code), Run(path).locked():
+    with trusting_code(here.trust_code), only_named(here.named), Run(path).locked():
         return _train(recipe, path, here, resume=resume, overwrite=overwrite)
 
 
@@ -123,7 +124,8 @@ def _take_up(job: Job, progress: Mapping[str, Any], file: Path) -> None:
 def _remember_code(run: Run, recipe: Recipe, spec: ModelSpec, say: Say) -> None:
     """Keep in mind, outside of the run folder, that the code of this run has the user's word."""
     every = [(each.name, each.options) for each in (recipe.model, spec, recipe.data)]
-    calls = [(name, options) for name, options in every if is_reference(name)]
+    # A recipe that starts from an earlier network names one that is never built: that is nobody's word.
+    calls = [(name, options) for name, options in every if is_reference(name) and may_run(name)]
     try:
         if calls:
             remember(run.path, calls)

@@ -118,7 +118,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_its_place(tmp_path: Path) -> None:
-    assert "missing or damaged: make it again" in error_of(tmp_path)
+    assert "is a folder, a device or a pipe, not a file" in error_of(tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 8, 40, -1])

@@ -68,7 +68,7 @@ def _sheet(content: bytes) -> "np.ndarray[tuple[int, int], np.dtype[np.uint8]]":
     """The planes of each image of a sheet, [N, 3072]."""
     from PIL import Image
 
-    sheet = Image.open(io.BytesIO(content))
+    sheet = Image.open(io.BytesIO(content), formats=("PNG",))
     if sheet.width != IMAGE[1] * IMAGE[2] or sheet.height > _SIZE // _RECORD:  # nothing is decoded yet
         raise ValueError(f"a sheet of {sheet.size} pixels")
     pixels = np.asarray(sheet.convert("RGB"))  # [N, 1024, 3]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff")
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "PPM", "TIFF")  # whatever a file is called: for EPS a program is started
 # What is decoded has at most so many pixels, 200 MB: a PNG of kilobytes can ask for gigabytes.
 MOST_PIXELS = 2**26
 _TAIL = 64  # bytes in which the mark of a file's end is looked for
@@ -45,7 +46,7 @@ def decode(path: Path | str, side: int, seed: int | None) -> Tensor:
 
     draw = None if seed is None else Random(seed)
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             box = centre_box(image.size) if draw is None else random_box(image.size, draw)
             pixels = np.asarray(part_of(image, box, side))
     except (OSError, EOFError, SyntaxError, ValueError, StructError, ZlibError, Image.DecompressionBombError) as error:
