@@ -92,6 +92,7 @@ def exported(case: Case, folder: Path) -> tuple[str, dict[str, ExportedModel]]:
     torch.manual_seed(0)
     model, example = case.build().eval(), torch.rand(1, *case.shape)
     topology = rc.Topology.from_masks(masks_of(model, case))
+    topology.apply_to(model)
     pruned = rc.prune_dead_neurons(model, topology, example)
     topology.apply_to(model)
     networks = {"trained": model, "pruned": pruned.model}

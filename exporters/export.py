@@ -54,8 +54,8 @@ class ExportedModel:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "ExportedModel":
         """Read what `to_json` gave."""
-        if not isinstance(content, Mapping) or content.get("format") != FORMAT:
-            found = content.get("format") if isinstance(content, Mapping) else None
+        found = content.get("format") if isinstance(content, Mapping) else None
+        if found != FORMAT:
             raise InputError(f"an export of format {found!r}, this version reads {FORMAT}: export again")
         kept = {key: value for key, value in content.items() if key != "format"}
         return parse(cls, {**kept, "path": Path(convert(str, content.get("path"), "path"))})

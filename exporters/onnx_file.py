@@ -90,9 +90,24 @@ def _check_model(name: str, model: onnx.ModelProto) -> None:
     with _about(name):
         check_model_sizes(model)
     try:
-        onnx.checker.check_model(model)
+        with _any_shape(model.graph):
+            onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
         raise InputError(f"{name} is not a valid ONNX model ({_line(error)}): export it again") from None
+
+
+@contextmanager
+def _any_shape(graph: onnx.GraphProto) -> Iterator[None]:
+    """Let inputs and outputs be without a shape, as ONNX Runtime does: the checker insists on one."""
+    values = [value.type.tensor_type for value in (*graph.input, *graph.output) if value.type.HasField("tensor_type")]
+    shapeless = [value for value in values if not value.HasField("shape")]
+    for value in shapeless:
+        value.shape.SetInParent()
+    try:
+        yield
+    finally:
+        for value in shapeless:
+            value.ClearField("shape")
 
 
 @contextmanager

@@ -173,7 +173,7 @@ def test_a_slip_is_answered_with_what_to_write(words: list[str], cure: str, cli:
 def test_an_array_file_that_is_none(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_text("import os")
     said = complaint(cli("bench", tmp_path / "a.onnx", "--input", tmp_path / "a.npz"))
-    assert "is not an .npz file of arrays: write one with numpy.savez" in said
+    assert "is not an .npz file of arrays (File is not a zip file): write one with numpy.savez" in said
     assert "pickle" not in said
 
 

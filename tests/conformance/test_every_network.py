@@ -133,7 +133,7 @@ def test_it_is_trained_sparsely_and_taken_up_again(name: str, method: str, tmp_p
     topology.check_fits(model)
     assert 0.78 < topology.sparsity < 0.81
     assert all(not weight.detach()[~topology[name]].any() for name, weight in sparse_parameters(model).items())
-    save_checkpoint(tmp_path / "checkpoint", *job, {})
+    save_checkpoint(tmp_path / "checkpoint", *job, {"epochs_done": 1, "seen": {}, "seconds": 0.0, "scaler": {}})
     load_checkpoint(tmp_path / "checkpoint", *other)
     assert other[2].topology == topology
     take_steps(*job)

@@ -51,7 +51,9 @@ def pruned(whole: nn.Module, lost: int) -> Any:
             layer.bias.data[:lost] = 0
         if isinstance(layer, nn.BatchNorm2d):
             layer.bias.data[:lost] = 0
-    return rc.prune_dead_neurons(whole.eval(), rc.Topology.from_masks(masks), torch.rand(1, 3, 8, 8)).model
+    topology = rc.Topology.from_masks(masks)
+    topology.apply_to(whole)
+    return rc.prune_dead_neurons(whole.eval(), topology, torch.rand(1, 3, 8, 8)).model
 
 
 def weights(path: Path) -> dict[str, tuple[int, ...]]:

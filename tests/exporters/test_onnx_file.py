@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 from sparse_nets import onnx_layer, sparse_weight
 
 from rigl_compress.exporters import onnx_file
-from rigl_compress.exporters.onnx_file import load_model, opset_of
+from rigl_compress.exporters.onnx_file import load_bytes, load_model, opset_of
 from rigl_compress.models.errors import InputError
 
 
@@ -99,3 +100,13 @@ def test_an_invalid_graph(file: Path) -> None:
     model.graph.node[0].input[0] = "nobody"
     file.write_bytes(model.SerializeToString())
     assert "is not a valid ONNX model (" in refused(file)
+
+
+def test_outputs_without_a_shape_are_as_good_as_others(tmp_path: Path) -> None:
+    """ONNX Runtime takes them, and files of older exporters have them."""
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Relu", ["x"], ["y"])
+    graph = helper.make_graph([node], "g", [value("x", TensorProto.FLOAT, [2])], [value("y", TensorProto.FLOAT, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "a.onnx")
+    assert load_model(tmp_path / "a.onnx") == load_bytes(model.SerializeToString()) == model

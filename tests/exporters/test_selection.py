@@ -47,7 +47,9 @@ def perceptron(dead: list[int], hidden: int = 300) -> nn.Module:
     mask[:, dead] = False
     kept = [pixel for pixel in range(784) if pixel not in dead]
     mask[:, kept[0]] = mask[0, kept] = True  # nobody else dies
-    return rc.prune_dead_neurons(model, rc.Topology.from_masks({"1.weight": mask}), torch.rand(1, 1, 28, 28)).model
+    topology = rc.Topology.from_masks({"1.weight": mask})
+    topology.apply_to(model)
+    return rc.prune_dead_neurons(model, topology, torch.rand(1, 1, 28, 28)).model
 
 
 def operators(exported: ExportedModel) -> list[str]:

@@ -98,7 +98,10 @@ def test_a_run_for_the_sparse_runtime(
     assert written.metadata["source_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert library_for(written) == kernels_library()
     (tmp_path / "x.npz").unlink()
-    with untouched(tmp_path), pytest.raises(InputError, match="exists: choose another name or add --force"):
+    with (
+        untouched(tmp_path),
+        pytest.raises(InputError, match="or replace it with overwrite=True"),
+    ):
         export(pruned.path, tmp_path / "fast.onnx", ExportConfig(target="sparse-runtime"))
 
 

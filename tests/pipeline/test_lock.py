@@ -127,7 +127,7 @@ def test_a_file_system_without_locks_is_named(folder: Path, monkeypatch: pytest.
 # What takes it
 
 
-@pytest.mark.parametrize("options", [{}, {"resume": True}, {"force": True}])
+@pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
 def test_training_is_refused_in_a_folder_where_another_trains(
     trainer: Trainer, folder: Path, holder: Holder, options: dict[str, bool]
 ) -> None:

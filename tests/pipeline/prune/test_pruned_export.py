@@ -42,7 +42,9 @@ def test_a_pruned_network_is_exported(name: str, tmp_path: Path) -> None:
 def pruned_network(name: str, seed: int = 4) -> Pruned:
     torch.manual_seed(seed)
     model = randomize(NETWORKS[name].build(), seed)
-    return prune_dead_neurons(model, random_topology(model, 0.8, seed), NETWORKS[name].example())
+    topology = random_topology(model, 0.8, seed)
+    topology.apply_to(model)
+    return prune_dead_neurons(model, topology, NETWORKS[name].example())
 
 
 READS = {

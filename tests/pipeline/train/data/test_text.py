@@ -111,7 +111,7 @@ def test_only_a_named_folder_holds_any_text(tmp_path: Path, cache: Path, monkeyp
     (tmp_path / "all" / "licence.txt").write_bytes(text(0))
     monkeypatch.setenv("RIGL_COMPRESS_DATA", str(tmp_path / "all"))
     assert not dataset_status("text").present
-    with pytest.raises(InputError, match=r"name a text, or a folder with \.txt files, with --data-dir"):
+    with pytest.raises(InputError, match=r"name a text, or a folder with \.txt files,? with --data-dir"):
         load_dataset("text")
     with pytest.raises(InputError, match="has no source on the network"):
         fetch_dataset("text")
