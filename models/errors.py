@@ -24,7 +24,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     folded = {each.casefold(): each for each in reversed(names)}
-    nearest = [folded[each] for each in get_close_matches(name.casefold(), folded, n=1)]
+    alike = [folded[each] for each in get_close_matches(name.casefold(), folded, n=1)]
+    nearest = get_close_matches(name, names, n=1) or alike
     written = [repr(each) if "," in each else each for each in names]
     listing = ", ".join(written) if len(names) <= MOST_NAMES else f"{', '.join(written[:3])} and {len(names) - 3} more"
     return f"did you mean {nearest[0]!r}? Known: {listing}" if nearest else f"known: {listing}"

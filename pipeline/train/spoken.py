@@ -15,11 +15,17 @@ def spoken(say: Say) -> Iterator[None]:
     ...     warnings.warn("fc has no connection")
     warning: fc has no connection
     """
-    with warnings.catch_warnings(record=say is not say_nothing) as caught:
-        if caught is None:
+    said: set[str] = set()
+
+    def show(message: Warning | str, *_: object) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            say(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        if say is say_nothing:
             warnings.filterwarnings("ignore", "sparse training does not reach", UserWarning)
         else:
             warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = show
         yield
-    for text in dict.fromkeys(str(each.message) for each in caught or ()):
-        say(f"warning: {text}")

@@ -96,7 +96,8 @@ def _train(recipe: Recipe, path: Path, here: Circumstances, *, resume: bool, ove
             saved = epochs_done
 
     try:
-        train_epochs(job, end_of_epoch)
+        with spoken(here.say):
+            train_epochs(job, end_of_epoch)
     except DivergedError as error:
         kept = f"keeps the checkpoint of epoch {saved}" if saved else "has no checkpoint yet"
         raise DivergedError(f"{error}; {run.path} {kept}") from None

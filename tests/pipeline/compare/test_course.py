@@ -21,7 +21,8 @@ from rigl_compress.pipeline.train.progress import Listener, Progress
 from rigl_compress.pipeline.train.stage import train
 from rigl_compress.pipeline.workspace import Run
 
-RESULT = {"metric": "error", "final_error": 1.0, "best_error": 1.0}
+FACTS = {"recipe": "r", "method": "rigl", "seed": 0, "sparsity": 0.9, "seconds": 1.0, "data": "none"}
+RESULT = {"metric": "error", "final_error": 1.0, "best_error": 1.0, **FACTS}
 
 
 def rows(*pairs: tuple[str, str], seeds: int = 1, out: str = "out") -> list[Cell]:
