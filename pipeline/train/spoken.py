@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rigl_compress.pipeline.train.progress import Say, say_nothing
 
@@ -17,7 +18,7 @@ def spoken(say: Say) -> Iterator[None]:
     """
     said: set[str] = set()
 
-    def show(message: Warning | str, *_: object) -> None:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
         if str(message) not in said:
             said.add(str(message))
             say(f"warning: {message}")
