@@ -1,13 +1,15 @@
-"""Measure layers dense and sparse in ONNX Runtime, and fit the cost model that chooses between them.
+"""Measure layers dense and sparse in ONNX Runtime, and fit the cost model to the times.
 
     python benchmarks/calibrate_costs.py            (ten minutes; writes runtime/costs.json)
 
-Times are of the thread's CPU clock, dense and sparse in turn, the lower quartile of several rounds.
+"families" are the costs by which Python chooses between a dense and a sparse operator, "kernels" those by which the
+kernels choose the number of threads, compiled in when the package is installed again. Times are of the thread's CPU
+clock, dense and sparse in turn, the lower quartile of several rounds.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any
 
@@ -18,11 +20,12 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from rigl_compress.pipeline.environment import environment
-from rigl_compress.runtime.costs import COSTS, MARGIN, Work, work_of
-from rigl_compress.runtime.graph import Graph
-from rigl_compress.runtime.layers import find_layers
-from rigl_compress.runtime.rewrite import RECOGNIZED, rewrite
+from rigl_compress.core.provenance import environment
+from rigl_compress.runtime.cost_model import COSTS, MARGIN, Work, work_of
+from rigl_compress.runtime.kernels import Depthwise, Window
+from rigl_compress.runtime.layer_matching import find_layers
+from rigl_compress.runtime.onnx_graph import Graph
+from rigl_compress.runtime.rewrite import MATCHERS, rewrite
 from rigl_compress.runtime.session import register
 
 Array = NDArray[Any]
@@ -57,6 +60,11 @@ FAMILIES: dict[str, Callable[[], Iterator[tuple[onnx.ModelProto, tuple[int, ...]
 }
 
 
+# The families to which the costs of a kernel are fitted.
+KERNELS = {"vector": ("vector",), "batched": ("batched",), "conv": ("pointwise", "spatial")}
+DEPTHWISE = "depthwise"
+
+
 def drawn(shape: tuple[int, ...], density: float) -> Array:
     rng = np.random.default_rng(0)
     weight = rng.standard_normal(shape).astype(np.float32)
@@ -65,7 +73,7 @@ def drawn(shape: tuple[int, ...], density: float) -> Array:
 
 
 def layer(node: onnx.NodeProto, weight: Array, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> onnx.ModelProto:
-    """A layer and a ReLU, as most stand in networks."""
+    """Return a model of the layer and a ReLU."""
     graph = helper.make_graph(
         [node, helper.make_node("Relu", ["c"], ["y"])],
         "layer",
@@ -77,7 +85,7 @@ def layer(node: onnx.NodeProto, weight: Array, inputs: tuple[int, ...], outputs:
 
 
 def session(model: onnx.ModelProto, shape: tuple[int, ...]) -> Callable[[int], float]:
-    """Give a function that runs a model so many times and tells the seconds of one run."""
+    """Return a function that runs a model a number of times and returns the seconds per run."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     register(options)
@@ -97,56 +105,113 @@ def session(model: onnx.ModelProto, shape: tuple[int, ...]) -> Callable[[int], f
 
 def measure(model: onnx.ModelProto, shape: tuple[int, ...]) -> tuple[Work, float, float]:
     graph = Graph(onnx.shape_inference.infer_shapes(model))
-    (found,) = find_layers(graph, RECOGNIZED)
+    (found,) = find_layers(graph, MATCHERS)
     runs = [session(model, shape), session(rewrite(model, lambda *_: True, 1).model, shape)]
-    times: list[list[float]] = [[], []]
+    dense, sparse = quartiles(*runs)
+    return work_of(found, graph), dense, sparse
+
+
+def quartiles(*runs: Callable[[int], float]) -> list[float]:
+    """Return the lower quartile of the seconds per run of each function, called in turn."""
+    times: list[list[float]] = [[] for _ in runs]
     counts = [max(2, int(0.002 / max(run(2), 1e-6))) for run in runs]
     for _ in range(7):
         for run, count, kept in zip(runs, counts, times, strict=True):
             kept.append(run(count))
-    dense, sparse = (float(np.quantile(each, 0.25)) for each in times)
-    return work_of(found, graph), dense, sparse
+    return [float(np.quantile(each, 0.25)) for each in times]
+
+
+def depthwise_runs() -> Iterator[tuple[dict[str, float], float]]:
+    """Yield the work and the seconds of depthwise convolutions, which are called without ONNX Runtime."""
+    for channels, side, size, stride in product((32, 128, 512), (7, 14, 28, 56), (3, 5), (1, 2)):
+        window = Window((stride, stride), pads=(size // 2,) * 4, groups=channels)
+        kernel = Depthwise(drawn((channels, 1, size, size), 1.0), window)
+        x = drawn((1, channels, side, side), 1.0)
+
+        def run(times: int, kernel: Depthwise = kernel, x: Array = x) -> float:
+            start = time.thread_time()
+            for _ in range(times):
+                kernel(x)
+            return (time.thread_time() - start) / times
+
+        outputs = float(channels * (-(-side // stride)) ** 2)
+        yield {"products": outputs * size**2, "outputs": outputs, "call": 1.0}, quartiles(run)[0]
+
+
+def kernel_work(work: Work, names: Iterable[str]) -> dict[str, float]:
+    """Return the work as the kernels count it: per pixel or sample instead of per vector."""
+    pixels = work.pixels * max(work.images, 1)
+    amounts = {"products": work.nonzeros * pixels, "columns": work.columns * pixels, "rows": work.rows * pixels}
+    return {**{name: float(amounts[name]) for name in names}, "call": 1.0}
+
+
+def without_call(costs: dict[str, float]) -> dict[str, float]:
+    return {name: cost for name, cost in costs.items() if name != "call"}
 
 
 def fit(rows: list[dict[str, float]], seconds: list[float]) -> dict[str, float]:
-    """Fit prices that are not negative, by relative error: coordinate descent, which needs no more than NumPy."""
+    """Fit non-negative costs by relative error, with coordinate descent."""
     names = list(rows[0])
     scaled = np.array([[row[name] for name in names] for row in rows]) / np.array(seconds)[:, None]
-    prices = np.zeros(len(names))
+    costs = np.zeros(len(names))
     for _ in range(20_000):
         for column in range(len(names)):
-            rest = 1 - scaled @ prices + scaled[:, column] * prices[column]
-            prices[column] = max(0.0, scaled[:, column] @ rest / (scaled[:, column] @ scaled[:, column]))
-    return {name: float(f"{price * 1e9:.4g}") for name, price in zip(names, prices, strict=True)}
+            rest = 1 - scaled @ costs + scaled[:, column] * costs[column]
+            costs[column] = max(0.0, scaled[:, column] @ rest / (scaled[:, column] @ scaled[:, column]))
+    return {name: float(f"{cost * 1e9:.4g}") for name, cost in zip(names, costs, strict=True)}
+
+
+def fit_family(found: list[tuple[Work, float, float]]) -> tuple[dict[str, dict[str, float]], str]:
+    """Return the costs of a family, and a sentence on how well they predict which side is faster."""
+    works = [each[0] for each in found]
+    dense, sparse = np.array([each[1] for each in found]), np.array([each[2] for each in found])
+    sides = {"dense": [work.dense() for work in works], "sparse": [work.sparse() for work in works]}
+    costs = {side: fit(sides[side], list(seconds)) for side, seconds in (("dense", dense), ("sparse", sparse))}
+    predicted = {
+        side: np.array([sum(costs[side][name] * amount for name, amount in row.items()) for row in rows])
+        for side, rows in sides.items()
+    }
+    expected, real = predicted["dense"] / predicted["sparse"], dense / sparse
+    error = np.median(np.abs(np.log(expected / real)))
+    chosen = expected > 1 / (1 - MARGIN)
+    return costs, (
+        f"{len(found)} layers, median error of the speedup {np.expm1(error):.0%}, "
+        f"{np.sum(chosen & (real < 1 / 1.02))} chosen that are slower, {np.sum(~chosen & (real > 1.2))} missed"
+    )
+
+
+def fit_kernels(found: dict[str, list[tuple[Work, float, float]]], known: dict[str, Any]) -> dict[str, Any]:
+    """Return the costs of the kernels whose families were all measured, with the same names as the known ones."""
+    fitted = {}
+    for kernel, families in KERNELS.items():
+        if set(families) <= set(found):
+            rows = [each for family in families for each in found[family]]
+            amounts = [kernel_work(work, known[kernel]) for work, _, _ in rows]
+            fitted[kernel] = without_call(fit(amounts, [sparse for _, _, sparse in rows]))
+    return fitted
 
 
 @click.command()
-@click.option("--family", "wanted", multiple=True, default=tuple(FAMILIES), type=click.Choice(list(FAMILIES)))
-def main(wanted: tuple[str, ...]) -> None:
-    """Measure, fit, say how well the model tells which side is faster, and write it down."""
-    written = json.loads(COSTS.read_text(encoding="utf-8")) if COSTS.exists() else {"families": {}}
-    for family in wanted:
-        found = [measure(model, shape) for model, shape in FAMILIES[family]()]
-        works = [each[0] for each in found]
-        dense, sparse = np.array([each[1] for each in found]), np.array([each[2] for each in found])
-        prices = {
-            "dense": fit([work.dense() for work in works], list(dense)),
-            "sparse": fit([work.sparse() for work in works], list(sparse)),
-        }
-        sides = {side: [getattr(work, side)() for work in works] for side in prices}
-        told = {
-            side: np.array([sum(prices[side][name] * amount for name, amount in row.items()) for row in rows])
-            for side, rows in sides.items()
-        }
-        expected, real = told["dense"] / told["sparse"], dense / sparse
-        off = np.median(np.abs(np.log(expected / real)))
-        chosen = expected > 1 / (1 - MARGIN)
-        wrong = np.sum(chosen & (real < 1 / 1.02))
-        click.echo(
-            f"{family}: {len(found)} layers, ratio off by {np.expm1(off):.0%} (median), "
-            f"{wrong} chosen that lose, {np.sum(~chosen & (real > 1.2))} left that would gain"
-        )
-        written["families"][family] = prices
+@click.option(
+    "--family",
+    "families",
+    multiple=True,
+    default=(*FAMILIES, DEPTHWISE),
+    type=click.Choice([*FAMILIES, DEPTHWISE]),
+    help="Families to measure.",
+)
+def main(families: tuple[str, ...]) -> None:
+    """Measure layers, fit the cost model, print how well it predicts, and write runtime/costs.json."""
+    written = json.loads(COSTS.read_text(encoding="utf-8"))
+    found = {}
+    for family in (each for each in families if each != DEPTHWISE):
+        found[family] = [measure(model, shape) for model, shape in FAMILIES[family]()]
+        written["families"][family], summary = fit_family(found[family])
+        click.echo(f"{family}: {summary}")
+    written["kernels"] |= fit_kernels(found, written["kernels"])
+    if DEPTHWISE in families:
+        amounts, seconds = zip(*depthwise_runs(), strict=True)
+        written["kernels"][DEPTHWISE] = without_call(fit(list(amounts), list(seconds)))
     written["made_by"] = "python benchmarks/calibrate_costs.py"
     facts = environment()
     written["machine"] = {"date": facts["date"][:10], "cpu": facts.get("cpu", "")}

@@ -15,14 +15,14 @@ from time import process_time
 import click
 import torch
 
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.networks import ModelSpec
-from rigl_compress.pipeline.environment import environment
-from rigl_compress.pipeline.train.data.cifar10 import NORMALISE
-from rigl_compress.pipeline.train.data.load import load_dataset
-from rigl_compress.pipeline.train.data.pixels import pad_crop_flip
-from rigl_compress.pipeline.train.data.samples import Samples, Split
-from rigl_compress.pipeline.train.metrics import loss_of
+from rigl_compress.core.errors import InputError
+from rigl_compress.core.provenance import environment
+from rigl_compress.models.model_registry import ModelSpec
+from rigl_compress.pipeline.data.cifar10 import NORMALISE
+from rigl_compress.pipeline.data.image_batches import pad_crop_flip
+from rigl_compress.pipeline.data.load_dataset import load_dataset
+from rigl_compress.pipeline.data.samples import Samples, Split
+from rigl_compress.pipeline.metrics import loss_of
 
 BATCH = 128
 

@@ -25,7 +25,7 @@ import click
 from reliability import commands, injection
 from reliability.injection import Injector
 
-from rigl_compress.pipeline.environment import command_line, environment
+from rigl_compress.core.provenance import command_line, environment
 from rigl_compress.pipeline.markdown import markdown as markdown_table
 
 FOUND = ("stuck", "torn", "half files", "lost files", "wrong exits", "left over")
@@ -40,7 +40,7 @@ Rows = dict[tuple[str, str], dict[str, Any]]
 @click.option("--markdown", type=click.Path(path_type=Path), help="Also write the table into this file.")
 @click.option("--lane", default=-1, hidden=True)
 def main(only: tuple[str, ...], every: int, lanes: int, markdown: Path | None, lane: int) -> None:
-    if reason := injection.why_not():
+    if reason := injection.unavailable_reason():
         raise click.ClickException(f"faults cannot be injected: {reason}")
     if lane >= 0:
         injection.start_again_with_shim()
@@ -93,10 +93,10 @@ def _bench_quickly() -> None:
 def _merged(lanes: "Sequence[subprocess.Popen[str]]") -> Rows:
     rows: Rows = {}
     for lane in lanes:
-        told, _ = lane.communicate()
+        output, _ = lane.communicate()
         if lane.returncode:
             rows["a lane failed", "KILL"] = {"calls": 0, "injected": 0, "found": Counter({"stuck": 1}), "notes": []}
-        for command, kind, tally in (row for line in told.splitlines() for row in json.loads(line)):
+        for command, kind, tally in (row for line in output.splitlines() for row in json.loads(line)):
             row = rows.setdefault((command, kind), {"calls": 0, "injected": 0, "found": Counter(), "notes": []})
             row["calls"] = max(row["calls"], tally["calls"])
             row["injected"] += tally["injected"]

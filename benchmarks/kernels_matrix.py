@@ -20,12 +20,12 @@ import torch
 from ort_matrix import install, networks
 from torch import nn
 
-from rigl_compress.exporters.graph import export_graph
+from rigl_compress.core.provenance import environment
+from rigl_compress.exporters.torch_to_onnx import export_graph
 from rigl_compress.exporters.verify import largest_difference
-from rigl_compress.models.layers import sparse_parameters
-from rigl_compress.pipeline.environment import environment
+from rigl_compress.models.sparse_parameters import sparse_parameters
+from rigl_compress.runtime.kernel_library import OLDEST_RUNTIME, kernels_library
 from rigl_compress.runtime.kernels import chosen_set
-from rigl_compress.runtime.library import OLDEST_RUNTIME, kernels_library
 from rigl_compress.runtime.rewrite import rewrite
 
 VERSIONS = ("1.17.3", "1.18.1", "1.20.1", "1.22.1", "1.24.1", "1.31.1")
@@ -41,7 +41,7 @@ LOOK = """
 import json, sys
 import numpy as np, onnxruntime as ort
 library, names = json.load(sys.stdin)
-told = {}
+errors = {}
 for name in names:
     for threads in (1, 2):
         options = ort.SessionOptions()
@@ -51,10 +51,10 @@ for name in names:
             options.register_custom_ops_library(library)
             session = ort.InferenceSession(name, options, providers=["CPUExecutionProvider"])
             np.save(f"{name}.{threads}.npy", session.run(None, {"input": np.load(name + ".input.npy")})[0])
-            told.setdefault(name, "")
+            errors.setdefault(name, "")
         except Exception as error:
-            told[name] = str(error).splitlines()[0]
-json.dump(told, sys.stdout)
+            errors[name] = str(error).splitlines()[0]
+json.dump(errors, sys.stdout)
 """
 
 
@@ -77,7 +77,7 @@ def all_networks() -> dict[str, tuple[nn.Module, torch.Tensor]]:
 
 
 def make_files(folder: Path) -> dict[str, np.ndarray]:
-    """Write rewritten networks and inputs; give the outputs of the plain ones."""
+    """Write rewritten networks and inputs; return the outputs of the plain ones."""
     torch.manual_seed(0)
     expected = {}
     for name, (model, example) in all_networks().items():
@@ -131,7 +131,7 @@ def main(versions: tuple[str, ...], markdown: Path | None) -> None:
         made = f"{facts['cpu']} ({chosen_set()} kernels), {here}"
         intro = f"{ABOUT}`python benchmarks/kernels_matrix.py --markdown {markdown}`, seed 0, on {made}.\n\n"
         markdown.write_text(intro + "\n".join(lines) + "\n", encoding="utf-8")
-    sys.exit(any(told != wanted(version) for version, each in found.items() for told in each))
+    sys.exit(any(verdict != wanted(version) for version, each in found.items() for verdict in each))
 
 
 if __name__ == "__main__":

@@ -30,11 +30,11 @@ from reliability.cases import BOX, SMALL, Arguments, Workshop, in_box, warm_up, 
 from reliability.commands import Ended
 from reliability.soundness import damaged, leftovers
 
-from rigl_compress.models.artifacts import load_artifact
-from rigl_compress.pipeline.environment import command_line, environment
+from rigl_compress.core.artifacts import load_artifact
+from rigl_compress.core.provenance import command_line, environment
 from rigl_compress.pipeline.markdown import markdown as markdown_table
 
-SAME = ("model", "begin", "topology-begin", "topology-end", "pruned")
+SAME = ("model", "initial", "topology-start", "topology-end", "pruned")
 # What differs from run to run, and where the runs are.
 VOLATILE = {"seconds", "command", "environment", "folder", "latency", "data", "recipe"}
 COLUMNS = ("killed", "identical", "processes left", "files left", "half files", "failed")
@@ -51,7 +51,7 @@ class Target:
     signals: Sequence[signal.Signals] = ALL
 
     def again(self, box: Path) -> Arguments:
-        """Give what goes on: if nothing was begun, the same call."""
+        """Return what goes on: if nothing was begun, the same call."""
         return self.resume if (box / "run" / "recipe.toml").exists() else self.start
 
 
@@ -85,20 +85,20 @@ def _prepare(shop: Workshop, spawn: bool) -> None:
     if not spawn:
         commands.fork_workers()
     commands.import_what_is_imported_by(*warm_up(shop))
+    from rigl_compress.experiments import trial_latency as latency
     from rigl_compress.pipeline.bench.timing import TimingPlan
-    from rigl_compress.pipeline.compare import latency
 
     latency.CONFIG = replace(latency.CONFIG, plan=TimingPlan(openings=1, rounds=2, seconds=0.1))
 
 
 def _targets(shop: Workshop) -> list[Target]:
     run, recipe = f"{BOX}/run", shop.recipe("killed", *SMALL, "train.epochs=6")
-    start: Arguments = ("train", "--recipe", recipe, "--run", run, *shop.data)
+    start: Arguments = ("train", "--recipe", recipe, "-o", run, *shop.data)
     grid: Arguments = ("--recipe", recipe, "--grid", "sparsity.method=rigl,set", "--jobs", 2, *shop.data)
-    sweep: Arguments = ("sweep", *grid, "--seeds", 2, "--out", f"{BOX}/sweep")
-    compare: Arguments = ("compare", *grid, "--out", f"{BOX}/compare")
+    sweep: Arguments = ("sweep", *grid, "--seeds", 2, "-o", f"{BOX}/sweep")
+    compare: Arguments = ("compare", *grid, "-o", f"{BOX}/compare")
     return [
-        Target("train", start, ("train", "--run", run, "--resume", *shop.data), (signal.SIGKILL,)),
+        Target("train", start, ("train", "--resume", run, *shop.data), (signal.SIGKILL,)),
         Target("sweep", sweep, sweep),
         Target("compare", compare, compare),
     ]
@@ -156,7 +156,7 @@ def _end_at(moment: float, number: signal.Signals, arguments: Arguments) -> Ende
 
 
 def _facts(box: Path) -> Iterator[tuple[str, Any]]:
-    """Give what must be the same, by file."""
+    """Return what must be the same, by file."""
     for path in sorted(box.rglob("*")):
         name = str(path.relative_to(box))
         if path.stem in SAME or path.suffix == ".onnx":

@@ -19,12 +19,12 @@ import onnx
 import torch
 from torch import nn
 
-from rigl_compress.exporters.export import ExportedModel, Layout, export_onnx, reencode
-from rigl_compress.exporters.sparsify import CHOICES
-from rigl_compress.exporters.values import VALUES
+from rigl_compress.core.provenance import environment
+from rigl_compress.exporters.onnx_export import ExportedModel, Layout, export_onnx, reencode
+from rigl_compress.exporters.sparsify import encoding_names
+from rigl_compress.exporters.value_precision import VALUES
 from rigl_compress.exporters.verify import VerificationError, check_folded, largest_difference
-from rigl_compress.models.layers import sparse_parameters
-from rigl_compress.pipeline.environment import environment
+from rigl_compress.models.sparse_parameters import sparse_parameters
 
 ABOUT = """# Versions of ONNX Runtime
 
@@ -36,7 +36,7 @@ were made. Made by"""
 LOOK = """
 import json, sys
 import numpy as np, onnxruntime as ort
-told = {}
+errors = {}
 for name in json.load(sys.stdin):
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -44,10 +44,10 @@ for name in json.load(sys.stdin):
     try:
         session = ort.InferenceSession(name, options, providers=["CPUExecutionProvider"])
         np.save(name + ".npy", session.run(None, {"input": np.load(name.rsplit("+", 2)[0] + ".input.npy")})[0])
-        told[name] = ""
+        errors[name] = ""
     except Exception as error:
-        told[name] = str(error).splitlines()[0]
-json.dump({"version": ort.__version__, "errors": told}, sys.stdout)
+        errors[name] = str(error).splitlines()[0]
+json.dump({"version": ort.__version__, "errors": errors}, sys.stdout)
 """
 
 
@@ -89,7 +89,7 @@ def make_files(folder: Path) -> dict[str, ExportedModel]:
         if net == "signs":
             make_zeros_negative(plain)
         np.save(folder / f"{net}.input.npy", torch.rand(3, *example.shape[1:]).numpy())
-        for encoding in CHOICES:
+        for encoding in encoding_names():
             for values in VALUES:
                 path = folder / f"{net}+{encoding}+{values}"
                 files[str(path)] = reencode(plain, path, Layout(encoding, values))
@@ -110,9 +110,9 @@ def make_zeros_negative(path: Path) -> None:
 
 def look(python: Path | str, files: list[str]) -> dict[str, Any]:
     done = subprocess.run([python, "-c", LOOK], input=json.dumps(files), capture_output=True, text=True, check=True)
-    told: dict[str, Any] = json.loads(done.stdout)
-    outputs = {name: np.load(f"{name}.npy") for name in files if not told["errors"][name]}
-    return {**told, "outputs": outputs}
+    report: dict[str, Any] = json.loads(done.stdout)
+    outputs = {name: np.load(f"{name}.npy") for name in files if not report["errors"][name]}
+    return {**report, "outputs": outputs}
 
 
 def install(version: str, folder: Path) -> Path:
@@ -125,7 +125,7 @@ def install(version: str, folder: Path) -> Path:
 
 
 def verdict(name: str, found: dict[str, Any], here: dict[str, Any]) -> str:
-    """Say what a version makes of a file."""
+    """Return what a version makes of a file."""
     if found["errors"][name]:
         return "does not open"
     try:
@@ -145,21 +145,21 @@ def main(versions: tuple[str, ...], markdown: Path | None) -> None:
         folder = Path(name)
         files = list(make_files(folder))
         here = look(sys.executable, files)
-        table: dict[tuple[str, str], list[str]] = {(each, kind): [] for each in CHOICES for kind in VALUES}
+        table: dict[tuple[str, str], list[str]] = {(each, kind): [] for each in encoding_names() for kind in VALUES}
         for version in versions:
             found = look(install(version, folder / f"venv-{version}"), files)
             for encoding, values in table:
-                told = {verdict(each, found, here) for each in files if each.endswith(f"+{encoding}+{values}")}
-                table[encoding, values].append("yes" if told == {"yes"} else ", ".join(sorted(told - {"yes"})))
+                verdicts = {verdict(each, found, here) for each in files if each.endswith(f"+{encoding}+{values}")}
+                table[encoding, values].append("yes" if verdicts == {"yes"} else ", ".join(sorted(verdicts - {"yes"})))
     lines = [f"| encoding | values | {' | '.join(versions)} |", f"|---|---|{'---|' * len(versions)}"]
-    lines += [f"| `{encoding}` | {values} | {' | '.join(told)} |" for (encoding, values), told in table.items()]
+    lines += [f"| `{encoding}` | {values} | {' | '.join(verdicts)} |" for (encoding, values), verdicts in table.items()]
     click.echo("\n".join(lines))
     if markdown:
         facts = environment()
         made = f"onnx {facts['versions']['onnx']} and torch {facts['versions']['torch']}, on {facts['date'][:10]}"
         intro = f"{ABOUT}\n`python benchmarks/ort_matrix.py`, with {made}.\n\n"
         markdown.write_text(intro + "\n".join(lines) + "\n", encoding="utf-8")
-    sys.exit(any(told != "yes" for row in table.values() for told in row))
+    sys.exit(any(verdicts != "yes" for row in table.values() for verdicts in row))
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 
 import rigl_compress as rc
-from rigl_compress.exporters.export import ExportedModel
+from rigl_compress.core.provenance import environment
+from rigl_compress.exporters.onnx_export import ExportedModel
 from rigl_compress.exporters.restore import restore
-from rigl_compress.models.layers import sparse_parameters
-from rigl_compress.pipeline.environment import environment
+from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.pipeline.markdown import markdown
 
 BATCHES = (1, 64, 256)
@@ -77,7 +77,7 @@ CASES = {
 
 
 def masks_of(model: nn.Module, case: Case) -> dict[str, Tensor]:
-    """Give random masks: the first layer does not hear some inputs, all but the last lose some units."""
+    """Set random masks: the first layer does not hear some inputs, all but the last lose some units."""
     weights = sparse_parameters(model)
     masks = {name: torch.rand_like(weight) < case.density for name, weight in weights.items()}
     for mask in list(masks.values())[:-1]:

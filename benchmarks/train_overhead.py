@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rigl_compress import Sparsifier
-from rigl_compress.models.networks import ModelSpec
-from rigl_compress.pipeline.environment import environment
+from rigl_compress.core.provenance import environment
+from rigl_compress.models.model_registry import ModelSpec
 
 
 def lenet() -> tuple[nn.Module, Tensor]:
@@ -80,7 +80,7 @@ class Candidate:
         self.optimizer.zero_grad()
 
     def steps(self, count: int) -> float:
-        """Give the seconds of a step, over so many."""
+        """Return the seconds of a step, over so many."""
         began = process_time()
         for _ in range(count):
             self.step()

@@ -18,11 +18,11 @@ import click
 import torch
 from torch.nn import functional as F
 
-from rigl_compress.models.networks import ModelSpec, all_models
-from rigl_compress.pipeline.environment import environment
-from rigl_compress.pipeline.train.config import SparsityConfig
-from rigl_compress.pipeline.train.optimizers import OptimizerConfig, build_optimizer, set_learning_rate
-from rigl_compress.pipeline.train.sparsifier import Sparsifier
+from rigl_compress.core.provenance import environment
+from rigl_compress.models.model_registry import MODELS, ModelSpec
+from rigl_compress.pipeline.optimizers import OptimizerConfig, build_optimizer, set_learning_rate
+from rigl_compress.sparsity.sparsifier import Sparsifier
+from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
 INTERVAL = 100
 # With the paper's batch of 4,096 images of ImageNet's size, all that is not a kernel would vanish.
@@ -89,7 +89,7 @@ class Training:
 
 
 def profile(name: str, rounds: int, fused: bool) -> dict[str, float]:
-    """Give the seconds of a step by part, each the median of the rounds."""
+    """Return the seconds of a step by part, each the median of the rounds."""
     training = Training(name, fused)
     for _ in range(3):  # the first step is an update, the second makes the optimizer's state
         training.step(Clock())
@@ -107,7 +107,7 @@ def profile(name: str, rounds: int, fused: bool) -> dict[str, float]:
 
 
 def row(name: str, found: dict[str, float]) -> tuple[str, ...]:
-    """Give the line of a network."""
+    """Return the line of a network."""
     whole = sum(found[part] for part in PARTS)
     shares = [f"{found[part] / whole:.1%}" for part in PARTS]
     sparse = (found["masking"] + found["update / ΔT"]) / whole
@@ -115,7 +115,7 @@ def row(name: str, found: dict[str, float]) -> tuple[str, ...]:
 
 
 def markdown(lines: list[tuple[str, ...]]) -> str:
-    """Give a table for the documentation."""
+    """Return a table for the documentation."""
     head = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
     return "\n".join(f"| {line} |" for line in (*head, *(" | ".join(each) for each in lines)))
 
@@ -131,7 +131,7 @@ def main(rounds: int, threads: int, fused: bool, names: tuple[str, ...], file: P
     """Print the parts of a training step of every registered network, 90 % sparse by ERK with RigL."""
     torch.set_num_threads(threads)
     found = {}
-    for name in names or all_models():
+    for name in names or MODELS:
         found[name] = profile(name, rounds, fused)
         if not as_json:
             click.echo("  ".join(row(name, found[name])))

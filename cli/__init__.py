@@ -1,1 +1,1 @@
-"""Talking: the command line. Commands load lazily; only `_render` knows rich."""
+"""The command line. Commands load lazily; only `_render` imports rich."""

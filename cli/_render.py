@@ -1,4 +1,4 @@
-"""What people see. The only file that knows rich."""
+"""Everything that is printed. The only file that imports rich."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,39 +9,40 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from rigl_compress.cli._text import printable
-from rigl_compress.models.wording import listed, percent
+from rigl_compress.cli._text import printable, printable_json
+from rigl_compress.core.wording import listed, percent
 from rigl_compress.pipeline.train import progress as training_progress
 
 if TYPE_CHECKING:
-    from rigl_compress.exporters.export import ExportedModel
-    from rigl_compress.pipeline.bench.report import CompressionReport
+    from rigl_compress.experiments.scheduler import Listeners
+    from rigl_compress.exporters.onnx_export import ExportedModel
+    from rigl_compress.pipeline.bench.bench_report import CompressionReport
     from rigl_compress.pipeline.bench.stage import Listener
-    from rigl_compress.pipeline.compare.stage import Listeners
+    from rigl_compress.pipeline.bench.training_course import TrainingCourse
     from rigl_compress.pipeline.recipe import Recipe
 
-# No markup and no emoji: names of people's files, rows and layers may hold [brackets] and :colons:.
+# No markup and no emoji: names of files, rows and layers may contain [brackets] and :colons:.
 _out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-# Rich cuts off what does not fit; a terminal breaks the line.
+# Rich truncates what does not fit; a terminal wraps it.
 _tables = Console(highlight=False, width=1000, markup=False, emoji=False)
-UNKNOWN = "not counted"  # the warning says why
+UNKNOWN = "not counted"  # a warning gives the reason
 _err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def note(text: str) -> None:
-    """Say something beside the result: on stderr, so that what is printed can be piped."""
+    """Print a remark on stderr, so that the result on stdout can be piped."""
     _err.print(printable(text), style="dim")
 
 
 def json_result(content: Any) -> None:
     """Print JSON on stdout."""
-    from rigl_compress.models.artifacts import json_text
+    from rigl_compress.core.artifacts import json_text
 
-    _out.out(json_text(content, indent=2))
+    _out.out(printable_json(json_text(content, indent=2)))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table: the first column to the left, the others to the right."""
+    """Print a table: the first column left-aligned, the others right-aligned."""
     grid = Table(
         title=printable(title), title_justify="left", title_style="bold", header_style="bold", pad_edge=False, box=None
     )
@@ -60,7 +61,7 @@ def text(*lines: str) -> None:
 
 @contextmanager
 def bar(title: str) -> Iterator[tuple[Progress, Any]]:
-    """Show a bar on a terminal; elsewhere be silent. Where room is short, the facts are cut, not bar and time."""
+    """Show a progress bar on a terminal only. If space is short, the facts are truncated, not the bar and the time."""
     title_ = Column(max_width=28, no_wrap=True, overflow="ellipsis")
     facts = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     shown = (
@@ -76,21 +77,21 @@ def bar(title: str) -> Iterator[tuple[Progress, Any]]:
 
 @contextmanager
 def training(title: str) -> Iterator[training_progress.Listener]:
-    """Show a training run: epoch, loss, error, sparsity, connections changed, time left."""
+    """Show the progress of training: epoch, loss, error, sparsity, changed connections, time left."""
     with running(title) as (listen, _):
         yield listen
 
 
 @contextmanager
-def benching() -> Iterator["Listener"]:
-    """Show which candidates are being timed, and how far they are."""
+def bench_listener() -> Iterator["Listener"]:
+    """Show the progress of a benchmark."""
     with running("bench") as (_, listen):
         yield listen
 
 
 @contextmanager
 def running(title: str) -> Iterator[tuple[training_progress.Listener, "Listener"]]:
-    """Show training and benchmarks in one bar; where there is no terminal, training says a line for each epoch."""
+    """Show training and benchmarks in one bar; without a terminal, print one line per epoch."""
     with bar(title) as (progress, task):
 
         def trained(now: training_progress.Progress) -> None:
@@ -99,20 +100,21 @@ def running(title: str) -> Iterator[tuple[training_progress.Listener, "Listener"
                 note(f"{title}: {_facts(now)}")
 
         def benched(what: str, done: int, total: int) -> None:
-            progress.update(task, total=total, completed=done, facts=what)
+            progress.update(task, total=total, completed=done, facts=printable(what))
 
         yield trained, benched
 
 
 def _facts(now: training_progress.Progress) -> str:
-    """Write what is known of a training run at a moment."""
-    loss = [] if now.loss is None else [f"loss {now.loss:.4f}"]
+    """Format the current state of a training run."""
+    losses = {"loss": now.loss, "distillation": now.distillation}
+    loss = [f"{name} {value:.4f}" for name, value in losses.items() if value is not None]
     return " · ".join([*_few_facts(now), *loss, f"sparsity {percent(now.sparsity, 1)}", f"changed {now.changed}"])
 
 
 def _few_facts(now: training_progress.Progress) -> list[str]:
-    """Write the epoch, and how good it is if that is known: what there is room for beside other runs."""
-    from rigl_compress.pipeline.train.metrics import METRICS
+    """Format the epoch and, if known, the metric: short enough to show several runs."""
+    from rigl_compress.pipeline.metrics import METRICS
 
     metric = METRICS[now.metric]
     known = now.value is not None and now.best is not None
@@ -122,43 +124,42 @@ def _few_facts(now: training_progress.Progress) -> list[str]:
 
 @contextmanager
 def watching(total: int) -> Iterator["Listeners"]:
-    """Show many runs: on a terminal a line for each that runs; elsewhere a line at every tenth of it. Ends are told."""
-    from rigl_compress.pipeline.compare.cells import Cell
-    from rigl_compress.pipeline.compare.course import Outcome, Watcher
-    from rigl_compress.pipeline.compare.stage import Listeners
+    """Show the progress of an experiment: on a terminal a bar for each running trial, elsewhere ten lines for each."""
+    from rigl_compress.experiments.scheduler import Listeners, Outcome
+    from rigl_compress.experiments.trials import Trial
 
-    with bar("comparison") as (progress, all_of_them):
-        progress.update(all_of_them, total=total)
+    with bar("experiment") as (progress, overall):
+        progress.update(overall, total=total)
         tasks: dict[Any, Any] = {}
         tenths: dict[Any, int] = {}
         ends: list[str] = []
 
-        def begun(cell: Cell) -> None:
-            tasks[cell.key] = progress.add_task(cell.name, total=None, facts="")
+        def started(trial: Trial) -> None:
+            tasks[trial.key] = progress.add_task(printable(trial.name), total=None, facts="")
 
-        def moved(cell: Cell, now: training_progress.Progress) -> None:
+        def progressed(trial: Trial, now: training_progress.Progress) -> None:
             facts = " · ".join(_few_facts(now))
-            progress.update(tasks[cell.key], total=now.iterations, completed=now.iteration, facts=facts)
+            progress.update(tasks[trial.key], total=now.iterations, completed=now.iteration, facts=facts)
             tenth = 10 * now.iteration // now.iterations
-            if not _err.is_terminal and tenth > tenths.get(cell.key, 0) and tenth < 10:
-                note(f"{cell.name}: {facts}")
-            tenths[cell.key] = tenth
+            if not _err.is_terminal and tenth > tenths.get(trial.key, 0) and tenth < 10:
+                note(f"{trial.name}: {facts}")
+            tenths[trial.key] = tenth
 
-        def ended(outcome: Outcome) -> None:
-            if outcome.cell.key in tasks:
-                progress.remove_task(tasks.pop(outcome.cell.key))
-            ends.append(outcome.cell.name)
-            progress.update(all_of_them, completed=len(ends), facts=f"{len(ends)} of {total} runs")
+        def finished(outcome: Outcome) -> None:
+            if outcome.trial.key in tasks:
+                progress.remove_task(tasks.pop(outcome.trial.key))
+            ends.append(outcome.trial.name)
+            progress.update(overall, completed=len(ends), facts=f"{len(ends)} of {total} runs")
             note(f"[{len(ends)}/{total}] {outcome}")
 
         def benched(what: str, done: int, of: int) -> None:
-            progress.update(all_of_them, total=of, completed=done, facts=f"bench, {what}")
+            progress.update(overall, total=of, completed=done, facts=printable(f"bench, {what}"))
 
-        yield Listeners(Watcher(begun, moved, ended), benched)
+        yield Listeners(started, progressed, finished, benched)
 
 
 def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what came out of a run."""
+    """Print the result of a run."""
     if as_json:
         json_result(content)
         return
@@ -170,9 +171,9 @@ def result(folder: Path, content: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _result_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
-    from rigl_compress.pipeline.train.metrics import metric_of
+    from rigl_compress.pipeline.metrics import metric_of
 
-    alive = content.get("alive")
+    pruned = content.get("pruned")
     metric = metric_of(content)
     final, best = map(metric.show, metric.final_and_best(content))
     flops, training = content.get("inference_flops"), content.get("training_gflops")
@@ -182,26 +183,37 @@ def _result_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
         *([("left dense", listed(content["left_dense"]))] if content.get("left_dense") else []),
         ("inference FLOPs", f"{flops['sparse']:,.0f} of {flops['dense']:,.0f} dense" if flops else UNKNOWN),
     ]
-    if alive:
-        size = f"{alive['kflops']:.1f} KFLOPs, {alive['bitmask_bytes']:,.0f} bytes (paper's bit-mask convention)"
-        rows.append(("without dead neurons", f"{alive['architecture']}, {size}"))
+    if pruned:
+        size = f"{pruned['kflops']:.1f} KFLOPs, {pruned['bitmask_bytes']:,.0f} bytes (paper's bit-mask convention)"
+        rows.append(("without dead neurons", f"{pruned['architecture']}, {size}"))
     train_cost = ", ".join(f"{value:,.1f} ({name})" for name, value in (training or {}).items())
     seconds, data = f"{content['seconds']:.0f} s", content["data"]
     return [*rows, ("training GFLOPs", train_cost or UNKNOWN), ("time", seconds), ("data", data)]
 
 
+def course(found: "TrainingCourse") -> None:
+    """Print the course of a training: some of its epochs, and the sparsity asked and reached of each weight."""
+    from rigl_compress.pipeline.bench.training_course import epochs_table, sparsity_line, weights_table
+
+    text("", sparsity_line(found), "")
+    for each in (epochs_table(found), weights_table(found)):
+        if each.rows:
+            table(each.title, each.columns, each.rows)
+            text("")
+
+
 def planned(recipe: "Recipe", folder: Path, *, as_json: bool) -> None:
-    """Print the run that would be trained."""
+    """Print the recipe that a dry run would train."""
     if as_json:
-        from rigl_compress.models.settings import plain
+        from rigl_compress.core.dataclass_io import plain
 
         json_result({"run": str(folder), "recipe": plain(recipe)})
     else:
-        text(f"# would be trained in {folder}", recipe.to_toml().rstrip("\n"))
+        text(f"# dry run, output folder: {folder}", recipe.to_toml().rstrip("\n"))
 
 
 def stages(folder: Path, states: Mapping[str, str], *, as_json: bool) -> None:
-    """Print what a run would do."""
+    """Print the state of the stages of a run."""
     if as_json:
         json_result({"run": str(folder), "stages": states})
     else:
@@ -209,7 +221,7 @@ def stages(folder: Path, states: Mapping[str, str], *, as_json: bool) -> None:
 
 
 def runs(states: Mapping[Path, str], *, as_json: bool) -> None:
-    """Print the runs that a sweep or a comparison would train, with what there is of each."""
+    """Print the runs of a sweep or a comparison with their states."""
     if as_json:
         json_result({"runs": [{"run": str(path), "state": state} for path, state in states.items()]})
     else:
@@ -217,24 +229,24 @@ def runs(states: Mapping[Path, str], *, as_json: bool) -> None:
 
 
 def benched(report: "CompressionReport") -> None:
-    """Print what a benchmark found."""
-    from rigl_compress.pipeline.bench import tables
+    """Print the tables of a benchmark."""
+    from rigl_compress.pipeline.bench import bench_tables as tables
 
     shown = [tables.model_table(report), tables.timing_table(report)]
     for each in (*shown, *(tables.profile_table(label, rows) for label, rows in report.profiles.items())):
         table(each.title, each.columns, each.rows)
         text("")
-    text(*tables.uncounted(report))
+    text(*tables.described(report), *tables.uncounted(report))
 
 
 def bench_warnings(report: "CompressionReport") -> None:
-    """Say on stderr what should be known about a benchmark, also where its figures go elsewhere."""
+    """Print the warnings of a benchmark on stderr, also with --json."""
     for warning in report.warnings:
         note(f"warning: {warning}")
 
 
 def exported(model: "ExportedModel") -> None:
-    """Print what is in an ONNX file."""
+    """Print the tensors and the metadata of an ONNX file."""
     rows = [
         (row.name, "×".join(map(str, row.shape)), f"{row.total - row.nonzeros:,}", percent(row.sparsity), row.encoding)
         for row in model.tensors

@@ -1,10 +1,21 @@
-"""What a terminal may be given. Without rich: the first word of an error must not wait for it."""
+"""Text that is safe to print on a terminal. Does not import rich, so that errors appear at once."""
+
+import json
 
 
 def printable(text: str) -> str:
-    r"""Write control characters and broken ones as escapes: names from a foreign file must not steer a terminal.
+    r"""Escape control characters and invalid ones: names from a file must not control the terminal.
 
     >>> printable("fc1\x1b[31m"), printable("fc1.weight ×")
     ('fc1\\x1b[31m', 'fc1.weight ×')
     """
     return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
+
+
+def printable_json(text: str) -> str:
+    r"""Do the same to a text in JSON, so that it stays one.
+
+    >>> print(printable_json('{"name": "fc1\x9b31m"}'))
+    {"name": "fc1\u009b31m"}
+    """
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)

@@ -7,18 +7,20 @@ import click
 
 from rigl_compress.cli import _options as options
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("models", nargs=-1, required=True, type=_FILE)
-@click.option("--against", multiple=True, type=_FILE, help="Another model to compare with; can be repeated.")
-@click.option("--baseline", default="", help="The model that is 1.00x.  [default: the first]")
-@options.benching
-@click.option("--assert", "conditions", multiple=True, metavar="METRIC<=N", help="Exit with 1 if it does not hold.")
-@click.option("--html", type=_FILE, help="Also write a page with charts into this file.")
-@click.option("--markdown", type=_FILE, help="Also write the tables into this file, for a pull request.")
-@click.option("--report", type=_FILE, help="Also write the JSON into this file.")
+@click.argument("models", metavar="RUN|FILE...", nargs=-1, required=True, type=options.PATH)
+@options.option("--against", multiple=True, metavar="RUN|FILE", type=options.PATH, help="Model to compare with.")
+@options.option(
+    "--baseline", default="", metavar="LABEL", show_default="the first model", help="Model that ratios refer to."
+)
+@options.bench
+@options.option(
+    "--assert", "conditions", multiple=True, metavar="METRIC<=N", help="Exit with code 1 unless this condition holds."
+)
+@options.option("--html", type=options.PATH, metavar="FILE", help="Also write a page with charts to this HTML file.")
+@options.markdown
+@options.option("--report", type=options.PATH, metavar="FILE", help="Also write the JSON report to this file.")
 @options.trust_code
 @options.as_json
 def command(
@@ -27,12 +29,12 @@ def command(
     baseline: str,
     conditions: tuple[str, ...],
     html: Path | None,
-    markdown: Path | None,
+    markdown_file: Path | None,
     report: Path | None,
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Measure what models cost and how long they take: ONNX files, ours or not, and run folders, side by side.
+    """Measure size, FLOPs and latency of ONNX files and run folders, side by side.
 
     \b
     Example:
@@ -41,24 +43,24 @@ def command(
       rigl-compress bench new.onnx --against old.onnx --baseline old --assert "latency<=1.05x" --assert "size<=20kB"
     """
     from rigl_compress.cli import _render
-    from rigl_compress.models.artifacts import write_json, write_text
+    from rigl_compress.core.artifacts import write_json, write_text
+    from rigl_compress.pipeline.bench.bench_page import write_page
+    from rigl_compress.pipeline.bench.bench_sources import opened_sources
+    from rigl_compress.pipeline.bench.bench_tables import report_markdown
     from rigl_compress.pipeline.bench.conditions import check_conditions, parse_condition
-    from rigl_compress.pipeline.bench.page import write_page
-    from rigl_compress.pipeline.bench.sources import opened_sources
     from rigl_compress.pipeline.bench.stage import bench
-    from rigl_compress.pipeline.bench.tables import report_markdown
     from rigl_compress.pipeline.workspace import locked_for
 
-    click.get_current_context().with_resource(locked_for(html, markdown, report))
+    click.get_current_context().with_resource(locked_for(html, markdown_file, report))
     wanted = tuple(parse_condition(text) for text in conditions)
     config = options.bench_config(baseline=baseline, **settings)
-    with opened_sources([*models, *against]) as sources, _render.benching() as listener:
+    with opened_sources([*models, *against]) as sources, _render.bench_listener() as listener:
         found = bench(sources, config, listener)
     verdicts = check_conditions(wanted, found)
     if html:
         write_page(found, html)
-    if markdown:
-        write_text(markdown, report_markdown(found))
+    if markdown_file:
+        write_text(markdown_file, report_markdown(found))
     content = {**found.to_json(), "conditions": [{**vars(each)} for each in verdicts]}
     if report:
         write_json(report, content)

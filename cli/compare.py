@@ -5,81 +5,62 @@ from pathlib import Path
 import click
 
 from rigl_compress.cli import _options as options
+from rigl_compress.cli._experiments import experiment_options
 
 
 @click.command()
-@options.recipe
-@click.option("--grid", multiple=True, metavar="KEY=V1,V2", help="Of a plain recipe: values to combine into rows.")
-@click.option(
-    "--seeds", type=click.IntRange(min=1), help="Seeds 0 … N-1 of each row.  [default: the comparison's, or 1]"
-)
-@click.option("--only", multiple=True, metavar="LABEL", help="Only this row, and what it starts from; can be repeated.")
-@options.overrides
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/compare-NAME]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Runs at a time, one thread each.  [default: all cores]")
-@click.option("--train-only", is_flag=True, help="Train; do not prune, export and bench.")
-@click.option(
-    "--markdown", "markdown_file", type=click.Path(path_type=Path), help="Also write the report to this file."
-)
-@options.data_dir
-@options.device
-@options.dry_run
-@options.trust_code
-@options.as_json
+@experiment_options
+@options.option("--only", multiple=True, metavar="LABEL", help="Only this row and the rows it starts from.")
+@options.output(metavar="DIR", show_default="runs/compare-NAME")
+@options.option("--train-only", is_flag=True, help="Train without pruning, exporting and benchmarking.")
+@options.markdown
 def command(
     recipe: str | None,
+    model: str | None,
+    data: str | None,
     grid: tuple[str, ...],
     seeds: int | None,
-    only: tuple[str, ...],
     overrides: tuple[str, ...],
-    out: Path | None,
     jobs: int | None,
-    train_only: bool,
-    markdown_file: Path | None,
     data_dir: Path | None,
     device: str,
     dry_run: bool,
     as_json: bool,
+    only: tuple[str, ...],
+    output: Path | None,
+    train_only: bool,
+    markdown_file: Path | None,
 ) -> None:
-    """Train several methods under one protocol, and write the table of the paper. Finished runs are not repeated.
+    """Train several methods under one protocol and write a comparison report. Finished runs are skipped.
 
     \b
     Example:
       rigl-compress compare --recipe mnist-structured
       rigl-compress compare --recipe mnist-methods --grid method=rigl,set,static --grid sparsity=.8,.9 --seeds 3
     """
-    from rigl_compress.cli import _render
-    from rigl_compress.models.artifacts import write_text
-    from rigl_compress.pipeline.compare import page, stage
-    from rigl_compress.pipeline.compare.cells import cells_of
-    from rigl_compress.pipeline.compare.comparison import load_comparison
-    from rigl_compress.pipeline.compare.grid import grid_comparison
-    from rigl_compress.pipeline.compare.table import tables
-    from rigl_compress.pipeline.compare.work import Task, cores
+    from rigl_compress.cli import _experiments, _render
+    from rigl_compress.core.artifacts import write_text
+    from rigl_compress.experiments import report
+    from rigl_compress.experiments.grid import load_experiment
+    from rigl_compress.experiments.results_table import compare_tables, remarks
+    from rigl_compress.experiments.trial_task import Task
 
-    source = options.needs_recipe(recipe)
-    comparison = load_comparison(source)
-    if comparison is None:
-        comparison = grid_comparison(source, grid)
-    elif grid:
-        raise click.UsageError(f"--grid is for plain recipes, {source} is a comparison: leave it out")
-    comparison = comparison.only(only).with_seeds(seeds)
-    folder = out or Path("runs") / f"compare-{comparison.name}"
-    cells = cells_of(comparison, folder, overrides)
-    if dry_run:
-        _render.runs({cell.path: cell.state for cell in cells}, as_json=as_json)
+    loaded = load_experiment(options.needs_recipe(recipe), grid, options.changes(overrides, model, data))
+    experiment = loaded.only(only).with_seeds(seeds)
+    folder = output or Path("runs") / f"compare-{experiment.name}"
+    plan = _experiments.Plan(experiment, folder, Task(device, data_dir, train_only), jobs)
+    result = _experiments.run(plan, dry_run=dry_run, as_json=as_json)
+    if result is None:
         return
-    with _render.watching(len(cells)) as told:
-        found = stage.compare(comparison, cells, Task(device, data_dir, train_only), jobs or cores(), told)
-    pictures = stage.write_found(found, folder)
+    pictures = report.write_report(result, folder)
     if markdown_file:
-        write_text(markdown_file, page.comparison_markdown(found, pictures))
+        write_text(markdown_file, report.report_markdown(result, pictures))
     if as_json:
-        _render.json_result(found.to_json())
+        _render.json_result(result.to_json())
     else:
-        for table in tables(found.rows, found.latencies, comparison.name):
+        for table in compare_tables(result):
             _render.table(table.title, table.columns, table.rows)
             _render.text("")
-        _render.text(*page.remarks(found), "", f"report: {folder / 'comparison.html'}")
-    if found.failed:
+        _render.text(*remarks(result), "", f"report: {folder / 'comparison.html'}")
+    if result.failed:
         raise SystemExit(1)

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from rigl_compress.cli import _options as options
+from rigl_compress.cli._option_types import Name, registered
 
 
 @click.group()
@@ -21,15 +22,15 @@ def command() -> None:
 @options.data_dir
 @options.as_json
 def list_(data_dir: Path | None, as_json: bool) -> None:
-    """Show the data sets and where their files are.
+    """List data sets and where their files are.
 
     \b
     Example:
       rigl-compress data list
     """
     from rigl_compress.cli import _render
-    from rigl_compress.pipeline.train.data.catalog import DATASETS
-    from rigl_compress.pipeline.train.data.load import dataset_status
+    from rigl_compress.pipeline.data.dataset_registry import DATASETS
+    from rigl_compress.pipeline.data.load_dataset import dataset_status
 
     found = [dataset_status(name, data_dir) for name in DATASETS]
     if as_json:
@@ -42,19 +43,19 @@ def list_(data_dir: Path | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", type=Name(registered("data sets")))
 @options.data_dir
 @options.dry_run
 @options.as_json
 def fetch(name: str, data_dir: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Fetch a data set into --data-dir or the user's cache, and check it.
+    """Fetch a data set into --data-dir or the user cache, and verify it.
 
     \b
     Example:
       rigl-compress data fetch fashion-mnist
     """
     from rigl_compress.cli import _render
-    from rigl_compress.pipeline.train.data.load import dataset_status, fetch_dataset
+    from rigl_compress.pipeline.data.load_dataset import dataset_status, fetch_dataset
 
     if dry_run:
         status = dataset_status(name, data_dir)

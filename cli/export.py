@@ -5,30 +5,37 @@ from pathlib import Path
 import click
 
 from rigl_compress.cli import _options as options
+from rigl_compress.cli._option_types import REFERENCE, Name, OneOf, registered
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The ONNX file to write.")
-@click.option(
+@options.source
+@options.output(metavar="FILE", required=True)
+@options.option(
     "--target",
+    type=OneOf("target", ("onnx", "sparse-runtime")),
     default="onnx",
     show_default=True,
-    help="onnx: for any ONNX Runtime. sparse-runtime: with operators of our own, for any that loads their library.",
+    help="onnx: standard operators only. sparse-runtime: sparse operators, for hosts that load the kernel library.",
 )
-@click.option(
+@options.option(
     "--encoding",
+    type=Name(registered("encodings"), REFERENCE),
     default="sparse",
     show_default=True,
-    help="How zeros are left out: sparse, bitmask, gap8, compact (the smallest of all for each tensor) or dense.",
+    help="Encoding of sparse weights: dense, sparse, bitmask, gap8, or compact (the smallest for each tensor).",
 )
-@click.option("--values", default="fp32", show_default=True, help="How weights are written: fp32, fp16 or int8.")
-@click.option(
-    "--network", default="auto", show_default=True, help="Of a run: trained, pruned, or auto (pruned if there is one)."
+@options.values
+@options.option(
+    "--network",
+    type=OneOf("network", ("auto", "trained", "pruned", "dense")),
+    default="auto",
+    show_default=True,
+    help="Network of a run to export; auto: the pruned one if available.",
 )
-@click.option("--keep-batch-norm", is_flag=True, help="Do not fold batch normalisation into the weights.")
-@click.option("--inputs", type=click.Path(path_type=Path), help="An .npz file of inputs to compare outputs with.")
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@options.option("--keep-batch-norm", is_flag=True, help="Do not fold batch normalization into the weights.")
+@options.inputs
+@options.force
 @options.dry_run
 @options.trust_code
 @options.as_json
@@ -45,7 +52,7 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Write a run's network, or any ONNX file with zeros in it, as a small ONNX file that any ONNX Runtime opens.
+    """Export a run or an ONNX file to a compact ONNX file that stock ONNX Runtime opens.
 
     \b
     Example:
@@ -53,8 +60,8 @@ def command(
       rigl-compress export runs/mnist-rigl -o fast.onnx --target sparse-runtime
     """
     from rigl_compress.cli import _render
-    from rigl_compress.exporters.export import Layout
-    from rigl_compress.pipeline.export import ExportConfig, export, library_for
+    from rigl_compress.exporters.onnx_export import Layout
+    from rigl_compress.pipeline.export.stage import ExportConfig, export, library_for
 
     config = ExportConfig(Layout(encoding, values), network, keep_batch_norm, force, inputs, target)
     exported = export(source, output, config, write=not dry_run)
@@ -63,7 +70,7 @@ def command(
         _render.json_result({**exported.to_json(), **({"library": str(library)} if library else {})})
         return
     _render.exported(exported)
-    _render.text(f"largest difference of the outputs: {exported.difference:.2g}")
+    _render.text(f"max output difference: {exported.difference:.2g}")
     if library:
-        _render.text(f"to be opened with the operators of {library}")
-    _render.text("nothing was written (--dry-run)" if dry_run else f"written to {output}")
+        _render.text(f"open it with the custom operators of {library}")
+    _render.text("dry run: nothing written" if dry_run else f"written to {output}")

@@ -5,17 +5,29 @@ from pathlib import Path
 import click
 
 from rigl_compress.cli import _options as options
+from rigl_compress.cli._option_types import OneOf
+
+_CURVES = ("linear", "quadratic", "cubic", "quadratic-dense")  # of a registry that imports torch
 
 
 @click.command()
-@click.argument("first", type=click.Path(path_type=Path))
-@click.argument("second", type=click.Path(path_type=Path))
-@click.option("--curve", "curves", multiple=True, help="linear, quadratic, cubic, quadratic-dense.  [default: all]")
-@click.option("--points", default=21, show_default=True, help="Places of a curve that are looked at.")
-@click.option("--steps", default=1000, show_default=True, help="Steps that train a curve.")
-@click.option("--rate", default=1e-3, show_default=True, help="Learning rate of a curve.")
-@click.option("--samples", default=10_000, show_default=True, help="Training samples that the loss is taken of.")
-@click.option("--png", type=click.Path(path_type=Path), help="Also draw the curves into this PNG file.")
+@click.argument("first", metavar="RUN1", type=options.PATH)
+@click.argument("second", metavar="RUN2", type=options.PATH)
+@options.option(
+    "--curve",
+    "curves",
+    multiple=True,
+    type=OneOf("curve", _CURVES),
+    show_default="all",
+    help="Curve to evaluate.",
+)
+@options.option("--points", metavar="N", default=21, show_default=True, help="Points per curve.")
+@options.option("--steps", metavar="N", default=1000, show_default=True, help="Training steps per curve.")
+@options.option("--rate", metavar="RATE", default=1e-3, show_default=True, help="Learning rate of the curves.")
+@options.option(
+    "--samples", metavar="N", default=10_000, show_default=True, help="Training samples to evaluate the loss on."
+)
+@options.png
 @options.data_dir
 @options.device
 @options.trust_code
@@ -33,38 +45,39 @@ def command(
     device: str,
     as_json: bool,
 ) -> None:
-    """Look at the training loss between two trained networks, on the line and on curves trained to be low.
+    """Evaluate the training loss between two trained networks, along a line and along trained curves.
 
     \b
     Example:
       rigl-compress landscape runs/pruning runs/static --png landscape.png
     """
     from rigl_compress.cli import _render
-    from rigl_compress.pipeline.landscape import (
+    from rigl_compress.experiments.loss_landscape import (
         CURVES,
         LandscapeConfig,
+        distinct_names,
         landscape,
         landscape_picture,
-        names_apart,
         to_json,
     )
-    from rigl_compress.pipeline.train.stage import Circumstances
+    from rigl_compress.pipeline.train.stage import RunEnvironment
     from rigl_compress.pipeline.workspace import Run
 
     runs = Run.open(first), Run.open(second)
     if first.resolve() == second.resolve():
-        raise click.UsageError(f"{first} and {second} are the same run: there is nothing between them")
+        raise click.UsageError(f"{first} and {second} are the same run: pass two different ones")
     config = LandscapeConfig(tuple(curves) or tuple(CURVES), points, steps, rate, samples=samples)
-    with _render.running("landscape") as (_, watch):
-        here = Circumstances(device, data_dir, say=_render.note)
-        found = landscape(*runs, config, here, watch)
+    with _render.running("landscape") as (_, listener):
+        run_environment = RunEnvironment(device, data_dir, log=_render.note)
+        found = landscape(*runs, config, run_environment, listener)
     if png:
-        landscape_picture(found, png, names_apart(first, second))
+        landscape_picture(found, png, distinct_names(first, second))
     if as_json:
         _render.json_result(to_json(found, config))
         return
-    rows = [(f"{t:.2f}", *(f"{losses[i]:.4f}" for losses in found.losses.values())) for i, t in enumerate(found.places)]
-    _render.table(f"training loss from {first} (0) to {second} (1)", ("place", *found.losses), rows)
-    _render.text(*(f"{name}: rises {found.barrier(name):.4f} above its ends" for name in found.losses))
+    every = list(found.losses.values())
+    rows = [(f"{t:.2f}", *(f"{losses[i]:.4f}" for losses in every)) for i, t in enumerate(found.positions)]
+    _render.table(f"training loss from {first} (0) to {second} (1)", ("position", *found.losses), rows)
+    _render.text(*(f"{name}: barrier of {found.barrier(name):.4f} above its end points" for name in found.losses))
     if png:
-        _render.text(f"drawn to {png}")
+        _render.text(f"plot: {png}")

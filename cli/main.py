@@ -1,8 +1,8 @@
-"""The command `rigl-compress`: a group whose commands are loaded when they are called."""
+"""The command `rigl-compress`: a group whose commands are imported when they are used."""
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +11,7 @@ import click
 
 from rigl_compress import __version__
 from rigl_compress.cli._text import printable
-from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.core.errors import InputError, did_you_mean
 
 COMMANDS = (
     "train",
@@ -28,9 +28,9 @@ COMMANDS = (
     "list",
 )
 BAD_INPUT, INTERRUPTED = 2, 130
-# What the library calls by a parameter is an option here.
-_OPTIONS = {"overwrite=True": "--force", "resume=True": "--resume"}
-# Options of some commands that the others have as a change of the recipe.
+# Parameters that the library's messages name, and the options that set them.
+_OPTIONS = {"overwrite=True": "--force", "resume=True": "--resume RUN"}
+# Plausible options that are recipe values; some are options of other commands.
 _CHANGES = {
     "--model": "model.name=NAME",
     "--data": "data.name=NAME",
@@ -45,16 +45,18 @@ _CHANGES = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports `rigl_compress.cli.NAME` when the command NAME is asked for."""
+    """A group that imports `rigl_compress.cli.NAME` when the command NAME is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the pipeline."""
+        """Return the commands in the order of the pipeline."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load a command; each module calls its command `command`."""
+        """Import a command: the name `command` of its module."""
         if cmd_name not in COMMANDS:
+            if ctx.resilient_parsing:  # the shell completes: nothing may be printed
+                return None
             ctx.fail(f"no command {cmd_name!r}: {did_you_mean(cmd_name, COMMANDS)}")
         command: click.Command = import_module(f"rigl_compress.cli.{cmd_name}").command
         return command
@@ -69,22 +71,20 @@ def cli(ctx: click.Context, traceback: bool) -> None:
 
     \b
     Example:
-      rigl-compress train --recipe mnist-demo --run runs/demo
+      rigl-compress train --recipe mnist-demo -o runs/demo
       rigl-compress inspect runs/demo
     """
     ctx.obj = traceback
 
 
 def main() -> None:
-    """Run the command line; bad input is one sentence on stderr and exit code 2."""
+    """Run the command line; an input error is one sentence on stderr and exit code 2."""
     traceback = "--traceback" in sys.argv
-    os.environ["PYTHONSAFEPATH"] = (
-        "1"  # processes of sweeps and comparisons import nothing of the working folder either
-    )
+    os.environ["PYTHONSAFEPATH"] = "1"  # worker processes do not import from the working folder either
     try:
         cli(prog_name="rigl-compress", standalone_mode=False)
     except click.exceptions.Abort:
-        click.echo(f"interrupted: {_how_to_go_on(sys.argv[1:])}", err=True)
+        click.echo(f"interrupted: {_interrupt_advice(sys.argv[1:])}", err=True)
         sys.exit(INTERRUPTED)
     except (InputError, OSError, click.ClickException) as error:
         if traceback:
@@ -93,44 +93,45 @@ def main() -> None:
         sys.exit(BAD_INPUT)
 
 
-def _how_to_go_on(words: Sequence[str]) -> str:
-    """Say what to do after Ctrl-C, which depends on the command.
+def _interrupt_advice(words: Sequence[str]) -> str:
+    """Return what to do after Ctrl-C, which depends on the command.
 
-    >>> _how_to_go_on(["bench", "a.onnx"])
-    'it begins anew when the same command is given again'
-    >>> _how_to_go_on(["sweep", "--recipe", "mnist-rigl"])
-    'what was finished is kept, and the same command goes on with the rest'
+    >>> _interrupt_advice(["bench", "a.onnx"])
+    'the same command starts over'
+    >>> _interrupt_advice(["sweep", "--recipe", "mnist-rigl"])
+    'finished work is kept, the same command resumes it'
     """
     command = next((word for word in words if word in COMMANDS), "")
     if command in ("run", "sweep", "compare"):
-        return "what was finished is kept, and the same command goes on with the rest"
+        return "finished work is kept, the same command resumes it"
     if command == "train":
-        folder = _option(words, "--run") or f"runs/{Path(_option(words, '--recipe')).stem}"
+        named = _option(words, "--resume", "-o", "--output")
+        folder = named or f"runs/{Path(_option(words, '--recipe')).stem}"
         if (Path(folder) / "recipe.toml").is_file():
-            return f"the epochs that were finished are kept; `rigl-compress train --run {folder} --resume` goes on"
-    return "it begins anew when the same command is given again"
+            return f"finished epochs are kept; resume with `rigl-compress train --resume {folder}`"
+    return "the same command starts over"
 
 
-def _option(words: Sequence[str], name: str) -> str:
-    """Give the value of an option as it was typed.
+def _option(words: Sequence[str], *names: str) -> str:
+    """Return the value of an option as it was typed.
 
-    >>> _option(["train", "--run", "a"], "--run"), _option(["--run=b"], "--run"), _option([], "--run")
+    >>> _option(["train", "-o", "a"], "-o", "--output"), _option(["--output=b"], "--output"), _option([], "-o")
     ('a', 'b', '')
     """
-    joined = (word.partition("=")[2] for word in words if word.startswith(f"{name}="))
-    apart = (value for word, value in pairwise(words) if word == name)
+    joined = (word.partition("=")[2] for word in words if word.startswith(tuple(f"{name}=" for name in names)))
+    apart = (value for word, value in pairwise(words) if word in names)
     return next(joined, "") or next(apart, "")
 
 
 def _explain(error: Exception) -> str:
-    """Say what was wrong, in one line; a group without a command shows its help."""
+    """Return the message of an error in one line; a group without a command shows its help."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error.format_message()
     if isinstance(error, click.UsageError):
         text = _usage(error)
     elif isinstance(error, OSError):
         named = f": {error.filename}" if error.filename else ""
-        text = f"{error.strerror or error}{named}; check the path, its permissions and the space on the disk"
+        text = f"{error.strerror or error}{named}; check the path, its permissions and the free disk space"
     else:
         text = str(error)
         for parameter, option in _OPTIONS.items():
@@ -139,14 +140,24 @@ def _explain(error: Exception) -> str:
 
 
 def _usage(error: click.UsageError) -> str:
-    """Say what was wrong with a call: what to write instead where that is known, else where the help is."""
+    """Return the message of a usage error: what to write instead where that is known, else where the help is."""
     path, command = (error.ctx.command_path, error.ctx.command) if error.ctx else ("rigl-compress", cli)
     options = {name for each in command.params for name in each.opts}
-    said = error.format_message()
-    if isinstance(error, click.NoSuchOption) and error.option_name in _CHANGES and "--set" in options:
-        return f"{path} has no option {error.option_name}: write --set {_CHANGES[error.option_name]}"
-    if isinstance(error, click.NoSuchOption) and error.option_name == "--run" and options & {"run", "source", "models"}:
-        return f"{path} takes the run without an option: {path} DIR"
-    if "unexpected extra argument" in said and "--recipe" in options:
-        return f"{said}: name a recipe with --recipe NAME, and a change of it with --set KEY=VALUE"
-    return said if "(see `" in said else f"{said} (see `{path} --help`)"
+    message = error.format_message()
+    if isinstance(error, click.NoSuchOption) and (instead := _instead(error.option_name, options)):
+        return f"{path} has no option {error.option_name}: use {instead}"
+    if "unexpected extra argument" in message and "--recipe" in options:
+        return f"{message}: use --recipe NAME for a recipe and --set KEY=VALUE for a change of it"
+    return message if "(see `" in message else f"{message} (see `{path} --help`)"
+
+
+def _instead(option: str, options: Set[str]) -> str:
+    """Return what a command takes in the place of an option that it does not have.
+
+    >>> _instead("--epochs", {"--set"}), _instead("--run", {"run"}), _instead("--run", {"--output"})
+    ('--set train.epochs=N', 'a positional argument for the run', '--output DIR')
+    """
+    if option == "--run":
+        positional = bool(options & {"run", "source", "models"})
+        return "a positional argument for the run" if positional else "--output DIR" if "--output" in options else ""
+    return f"--set {_CHANGES[option]}" if option in _CHANGES and "--set" in options else ""

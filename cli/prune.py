@@ -8,12 +8,12 @@ from rigl_compress.cli import _options as options
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@options.run
 @options.dry_run
 @options.trust_code
 @options.as_json
 def command(run: Path, dry_run: bool, as_json: bool) -> None:
-    """Remove the dead neurons of a trained network; its outputs stay the same.
+    """Remove dead neurons from a trained network without changing its outputs.
 
     \b
     Example:
@@ -41,5 +41,5 @@ def command(run: Path, dry_run: bool, as_json: bool) -> None:
     ]
     _render.table("", ("", "before", "after"), rows)
     _render.text("", str(PrunePlan.from_json(done["plan"])))
-    _render.text(f"largest difference of the outputs: {report['difference']:.2g} ({report['relative_difference']:.2g})")
-    _render.text("nothing was written (--dry-run)" if dry_run else f"written to {opened.pruned_file}")
+    _render.text(f"max output difference: {report['difference']:.2g} (relative: {report['relative_difference']:.2g})")
+    _render.text("dry run: nothing written" if dry_run else f"written to {opened.pruned_file}")

@@ -5,38 +5,41 @@ from pathlib import Path
 import click
 
 from rigl_compress.cli import _options as options
+from rigl_compress.cli._option_types import OneOf
 
-STATES = {True: "up to date", False: "to be done"}
+STATES = {True: "up to date", False: "pending"}
+_STAGE = OneOf("stage", options.STAGES)
 
 
 @click.command()
 @options.recipe
-@click.option("--run", "path", type=click.Path(path_type=Path), help="Run folder.  [default: runs/RECIPE]")
+@options.output(metavar="DIR", show_default="runs/RECIPE")
 @options.model
 @options.data
 @options.overrides
-@click.option("--seed", type=int, help="Seed of everything random.  [default: the recipe's]")
-@click.option("--from", "first", default="", metavar="STAGE", help="Do this stage and all after it anew.")
-@click.option("--until", "last", default="", metavar="STAGE", help="Stop after this stage.")
-@click.option("--values", default="fp32", show_default=True, help="How weights are exported: fp32, fp16 or int8.")
-@click.option("--backend", "backends", multiple=True, help="A runtime to bench; can be repeated.")
-@click.option("--batch", "batches", multiple=True, type=click.IntRange(min=1), help="Batch size to bench.")
-@click.option("--profile", is_flag=True, help="Also show the time of every operator in ONNX Runtime.")
+@options.seed
+@options.option("--from", "first", type=_STAGE, help="Re-run from this stage.")
+@options.option("--until", "last", type=_STAGE, help="Stop after this stage.")
+@options.values
+@options.backends
+@options.batches
+@options.profile
 @options.data_dir
 @options.device
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads.  [default: all to train, 1 to bench]")
+@options.threads(show_default="all cores to train, 1 to bench")
+@options.log_to
 @options.dry_run
 @options.trust_code
 @options.as_json
 def command(
     recipe: str | None,
-    path: Path | None,
+    output: Path | None,
     model: str | None,
     data: str | None,
     overrides: tuple[str, ...],
     seed: int | None,
-    first: str,
-    last: str,
+    first: str | None,
+    last: str | None,
     values: str,
     backends: tuple[str, ...],
     batches: tuple[int, ...],
@@ -44,44 +47,46 @@ def command(
     data_dir: Path | None,
     device: str,
     threads: int | None,
+    log_to: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Train, prune, export, bench and report in one go. What is up to date is not done again.
+    """Run the whole pipeline: train, prune, export, bench, report. Stages that are up to date are skipped.
 
     \b
     Example:
-      rigl-compress run --recipe mnist-demo --run runs/demo
-      rigl-compress run --run runs/demo --from bench --backend onnxruntime --backend torch
+      rigl-compress run --recipe mnist-demo -o runs/demo
+      rigl-compress run -o runs/demo --from bench --backend onnxruntime --backend torch
     """
     import torch
 
     from rigl_compress.cli import _render
     from rigl_compress.pipeline.bench.stage import BenchConfig
     from rigl_compress.pipeline.recipe import load_recipe
-    from rigl_compress.pipeline.run import RunConfig, bench_report, default_backends, plan, run
-    from rigl_compress.pipeline.train.check import check_recipe
-    from rigl_compress.pipeline.train.stage import Circumstances
+    from rigl_compress.pipeline.run_pipeline import RunConfig, bench_report, default_backends, plan, run
+    from rigl_compress.pipeline.train.recipe_check import check_recipe
+    from rigl_compress.pipeline.train.stage import RunEnvironment
     from rigl_compress.pipeline.workspace import Run
 
     changes = options.changes(overrides, model, data, seed)
-    if recipe is None and path is not None and not changes and Run(path).recipe_file.exists():
-        loaded = Run(path).recipe()
+    if recipe is None and output is not None and not changes and Run(output).recipe_file.exists():
+        loaded = Run(output).recipe()
     else:
         loaded = load_recipe(options.needs_recipe(recipe), changes)
     if threads:
         torch.set_num_threads(threads)
-    folder = path or Path("runs") / loaded.name
+    folder = output or Path("runs") / loaded.name
+    loggers = options.loggers(log_to, folder, dry_run=dry_run)
     measured = BenchConfig(backends or default_backends(), batches, (threads or 1,), profile=profile)
-    with _render.running(f"{loaded.name}, seed {loaded.seed}") as (listener, benching):
-        here = Circumstances(device, data_dir, listener, _render.note)
-        config = RunConfig(loaded, folder, values, measured, here, benching)
+    with _render.running(f"{loaded.name}, seed {loaded.seed}") as (listener, bench_listener):
+        run_environment = RunEnvironment(device, data_dir, listener, _render.note, loggers=loggers)
+        config = RunConfig(loaded, folder, values, measured, run_environment, bench_listener)
         if dry_run:
-            check_recipe(loaded, here)
-            found = plan(config, first, last)
+            check_recipe(loaded, run_environment)
+            found = plan(config, first or "", last or "")
             _render.stages(folder, {name: STATES[current] for name, current in found.items()}, as_json=as_json)
             return
-        run(config, first, last)
+        run(config, first or "", last or "")
     done = Run(folder)
     if last and last not in ("bench", "report"):
         _render.result(folder, done.result(), as_json=as_json)

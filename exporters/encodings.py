@@ -1,7 +1,7 @@
-"""How a weight tensor stands in an ONNX file: plainly, or as non-zeros from which the runtime rebuilds it at load.
+"""Encodings of weight tensors in ONNX files: dense, or as non-zeros that the runtime densifies at load.
 
-Every encoding is lossless for the values it is given, zeros are told apart by their bits (-0.0 is a value), and all but
-`dense` and `sparse` are standard operators on constants, which ONNX Runtime folds when it opens the file.
+Every encoding is lossless. Zeros are distinguished by their bits: -0.0 is a value. All encodings but `dense` and
+`sparse` are standard operators on constants, which ONNX Runtime folds when it opens the file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,31 +14,31 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from rigl_compress.models.registry import Registry
+from rigl_compress.core.registry import Registry, instance_of
 
 Array = NDArray[Any]
 LARGEST_GAP = 255  # of one byte
-SHARED = "rigl/"  # how the names of constants begin that all tensors of a file share
+SHARED = "rigl/"  # prefix of the names of constants that all tensors of a file share
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What stands in a graph for one tensor."""
+    """The parts of a graph that encode one tensor."""
 
     initializers: tuple[TensorProto, ...] = ()
     sparse: tuple[onnx.SparseTensorProto, ...] = ()
     nodes: tuple[onnx.NodeProto, ...] = ()
-    shapes: tuple[onnx.ValueInfoProto, ...] = ()  # shapes that the runtime must know in order to fold
+    shapes: tuple[onnx.ValueInfoProto, ...] = ()  # the runtime needs these shapes to fold the operators
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all parts in the file, without the few that the graph spends on each entry."""
+        """The bytes of all parts in the file, without the overhead of protobuf for each entry."""
         parts: list[Any] = [*self.initializers, *self.sparse, *self.nodes, *self.shapes]
         return sum(part.ByteSize() for part in parts)
 
 
 def joined(*parts: Encoded) -> Encoded:
-    """Give several pieces of a graph as one, in their order; what they share stands there once.
+    """Return several parts of a graph as one, in their order; shared parts once.
 
     >>> node = helper.make_node("Neg", ["x"], ["y"])
     >>> len(joined(Encoded(nodes=(node,)), Encoded(nodes=(node,))).nodes)
@@ -52,15 +52,15 @@ def joined(*parts: Encoded) -> Encoded:
     )
 
 
-# Parts of an encoded tensor by name: what a decoder reads.
+# Stored arrays of an encoded tensor by name: the input of a decoder.
 Parts = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """A way to store a tensor: `encode(name, array)`, and `decode(parts, shape)` that gives back every bit.
+    """A way to store a tensor: `encode(name, array)`, and `decode(parts, shape)` that restores every bit.
 
-    `parts` are the names within the tensor's own of what is stored: "" is the tensor itself, `shape` its shape.
+    `parts` are the names of the stored arrays below the tensor's name: "" is the tensor itself, `shape` its shape.
     """
 
     name: str
@@ -86,7 +86,7 @@ def _tensor(name: str, array: Array) -> TensorProto:
 
 
 def numbers(name: str, values: Sequence[int]) -> TensorProto:
-    """Whole numbers in a row."""
+    """Return a vector of integers as a tensor."""
     return helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
 
 
@@ -94,20 +94,20 @@ def numbers(name: str, values: Sequence[int]) -> TensorProto:
 
 
 def encode_dense(name: str, array: Array) -> Encoded:
-    """A plain initializer."""
+    """Encode as a plain initializer."""
     return Encoded(initializers=(_tensor(name, array),))
 
 
 def decode_dense(parts: Parts, shape: tuple[int, ...]) -> Array:
-    """Take the array as it is."""
+    """Return the stored array."""
     return parts[""].reshape(shape)
 
 
-# sparse: ONNX's own sparse initializer, 12 bytes a value
+# sparse: ONNX's own sparse initializer, 12 bytes per value
 
 
 def encode_sparse(name: str, array: Array) -> Encoded:
-    """A sparse initializer with linear, sorted int64 indices: what the checker asks for."""
+    """Encode as a sparse initializer with linear, sorted int64 indices, as `onnx.checker` requires."""
     places = np.flatnonzero(nonzero_bits(array))
     values = _tensor(name, array.reshape(-1)[places])
     indices = _tensor(f"{name}/indices", places.astype(np.int64))
@@ -115,7 +115,7 @@ def encode_sparse(name: str, array: Array) -> Encoded:
 
 
 def decode_sparse(parts: Parts, shape: tuple[int, ...]) -> Array:
-    """Put the values in their places."""
+    """Scatter the values to their indices."""
     return _scattered(parts[""], parts["indices"], shape)
 
 
@@ -126,9 +126,9 @@ def _scattered(values: Array, places: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _rebuilt(name: str, array: Array, values: Array) -> Encoded:
-    """The operators that put values into zeros at computed places and give the tensor its shape.
+    """Return the operators that scatter values into zeros at computed indices and reshape the tensor.
 
-    Tensors of one size begin with the same zeros: to fill them once makes a file faster to open.
+    Tensors of one size share their zeros: a file opens faster if they are filled once.
     """
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     zeros = f"{SHARED}zeros/{array.dtype}/{array.size}"
@@ -141,28 +141,28 @@ def _rebuilt(name: str, array: Array, values: Array) -> Encoded:
     return Encoded(initializers=(_tensor(f"{name}/values", values), *constants), nodes=nodes)
 
 
-# gap8: a byte for the way to the next value
+# gap8: a byte for the distance to the next value
 
 
 def gaps(places: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Give the steps from one place to the next in bytes, and the places that they visit.
+    """Return the distances between indices as bytes, and the indices that they visit.
 
-    A longer way is made in strides of 255, which visit places that are zero.
+    A longer distance is split into steps of 255, which visit zeros.
 
     >>> steps, visited = gaps(np.array([3, 4, 600]))
     >>> steps.tolist(), visited.tolist()
     ([3, 1, 255, 255, 86], [3, 4, 259, 514, 600])
     """
-    ways = np.diff(places, prepend=0)
-    strides = np.maximum(ways - 1, 0) // LARGEST_GAP
-    steps = np.full(len(ways) + int(strides.sum()), LARGEST_GAP, dtype=np.int64)
+    distances = np.diff(places, prepend=0)
+    strides = np.maximum(distances - 1, 0) // LARGEST_GAP
+    steps = np.full(len(distances) + int(strides.sum()), LARGEST_GAP, dtype=np.int64)
     ends = np.cumsum(strides + 1) - 1
-    steps[ends] = ways - strides * LARGEST_GAP
+    steps[ends] = distances - strides * LARGEST_GAP
     return steps.astype(np.uint8), np.cumsum(steps)
 
 
 def encode_gap8(name: str, array: Array) -> Encoded:
-    """Bytes between the values, added up and scattered: 5 bytes a value in float32."""
+    """Encode as values and byte distances between them: 5 bytes per value in float32."""
     steps, visited = gaps(np.flatnonzero(nonzero_bits(array)))
     axis = helper.make_tensor(f"{SHARED}axis", TensorProto.INT32, [], [0])
     places = Encoded(
@@ -176,17 +176,17 @@ def encode_gap8(name: str, array: Array) -> Encoded:
 
 
 def decode_gap8(parts: Parts, shape: tuple[int, ...]) -> Array:
-    """Add the gaps up and put the values in their places."""
+    """Scatter the values to the cumulative sums of the distances."""
     return _scattered(parts["values"], np.cumsum(parts["gaps"], dtype=np.int64), shape)
 
 
-# bitmask: a bit a place, the paper's convention
+# bitmask: a bit per element, the paper's convention
 
 
 def packed_bits(marks: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Give a bit for every place: bit i of byte b stands for place i·⌈N/8⌉ + b.
+    """Pack marks into bits: bit i of byte b is element i·⌈N/8⌉ + b.
 
-    So the runtime shifts long rows and not groups of eight.
+    In this order the runtime shifts long rows instead of groups of eight.
 
     >>> packed_bits(np.array([True, False, False, True])).tolist()
     [[9]]
@@ -197,12 +197,12 @@ def packed_bits(marks: NDArray[np.bool_]) -> NDArray[np.uint8]:
 
 
 def unpacked(bits: Array, size: int) -> NDArray[np.bool_]:
-    """Give the marks of `packed_bits` in a row."""
+    """Return the marks of `packed_bits` as a vector."""
     return np.unpackbits(bits, axis=0, bitorder="little").reshape(-1)[:size].astype(np.bool_)
 
 
 def bit_planes(bits: str, row: str) -> Encoded:
-    """The operators that make of packed bits a row of zeros and ones, with up to seven zeros more at the end."""
+    """Return the operators that unpack bits into a vector of zeros and ones, with up to seven zeros appended."""
     shifts = _tensor(f"{SHARED}shifts", np.arange(7, -1, -1, dtype=np.uint8).reshape(8, 1))
     seven = _tensor(f"{SHARED}seven", np.array(7, dtype=np.uint8))
     flat = numbers(f"{SHARED}row", [-1])
@@ -217,27 +217,36 @@ def bit_planes(bits: str, row: str) -> Encoded:
 
 
 def encode_bitmask(name: str, array: Array) -> Encoded:
-    """A bit for every place and the values in a row: 4·nnz + N/8 bytes in float32."""
-    alive = nonzero_bits(array)
+    """Encode as a bit per element and a vector of values: 4·nnz + N/8 bytes in float32."""
+    nonzero = nonzero_bits(array)
     places = Encoded(
-        initializers=(_tensor(f"{name}/bits", packed_bits(alive)),),
+        initializers=(_tensor(f"{name}/bits", packed_bits(nonzero)),),
         nodes=(
             helper.make_node("NonZero", [f"{name}/row"], [f"{name}/found"]),
             helper.make_node("Reshape", [f"{name}/found", f"{SHARED}row"], [f"{name}/places"]),
         ),
-        # Without its shape the output of NonZero is of unknown size, and nothing behind it is folded.
-        shapes=(helper.make_tensor_value_info(f"{name}/found", TensorProto.INT64, [1, int(alive.sum())]),),
+        # Without its shape the output of NonZero has an unknown size, and its users are not folded.
+        shapes=(helper.make_tensor_value_info(f"{name}/found", TensorProto.INT64, [1, int(nonzero.sum())]),),
     )
     row = bit_planes(f"{name}/bits", f"{name}/row")
-    return joined(row, places, _rebuilt(name, array, array.reshape(-1)[alive]))
+    return joined(row, places, _rebuilt(name, array, array.reshape(-1)[nonzero]))
 
 
 def decode_bitmask(parts: Parts, shape: tuple[int, ...]) -> Array:
-    """Unpack the bits and put the values where they are set."""
+    """Scatter the values to the bits that are set."""
     return _scattered(parts["values"], np.flatnonzero(unpacked(parts["bits"], prod(shape))), shape)
 
 
-ENCODINGS: Registry[Encoding] = Registry("encoding")
+ENCODINGS: Registry[Encoding] = Registry(
+    "encoding", group="rigl_compress.encodings", adapt=instance_of(Encoding, "encoding")
+)
+
+
+def register_encoding(encoding: Encoding) -> Encoding:
+    """Register an encoding under its name. A runtime that has to rebuild the tensors by itself looks for it there."""
+    return ENCODINGS.register(encoding.name, encoding)
+
+
 for _encoding in (
     Encoding("dense", encode_dense, decode_dense, "every weight", ("",)),
     Encoding("sparse", encode_sparse, decode_sparse, "ONNX sparse initializers: 12 bytes a non-zero", ("", "indices")),
@@ -250,4 +259,4 @@ for _encoding in (
         ("gaps", "values", "shape"),
     ),
 ):
-    ENCODINGS.register(_encoding.name, _encoding)
+    register_encoding(_encoding)

@@ -1,4 +1,4 @@
-"""ONNX files in and out: whole models in one piece, and an error of one sentence for all that is not one."""
+"""Loading of ONNX files, with checks and errors of one line."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -9,17 +9,17 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from rigl_compress.exporters.external import check_spans, load_spans, spans_of
-from rigl_compress.exporters.messages import check_texts
-from rigl_compress.exporters.tensors import check_model_sizes
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.errors import InputError, one_line
+from rigl_compress.exporters.bounded_tensors import check_model_sizes
+from rigl_compress.exporters.external_data import check_spans, load_spans, spans_of
+from rigl_compress.exporters.protobuf_walk import check_attributes, check_texts
 
 LARGEST_FILE = 2**31 - 1  # of a protobuf message
-OLDEST_OPSET = 11  # CumSum and ScatterElements begin there
+OLDEST_OPSET = 11  # the first with CumSum and ScatterElements
 
 
 def load_model(path: Path) -> onnx.ModelProto:
-    """Load a model with its external data, checked to be one that can be worked on."""
+    """Load and check a model with its external data."""
     model = read_contained(path)
     with _about(path):
         load_spans(spans_of(model), path.parent)
@@ -28,16 +28,16 @@ def load_model(path: Path) -> onnx.ModelProto:
 
 
 def load_bytes(content: bytes) -> onnx.ModelProto:
-    """Load a model from memory; tensors in other files belong to no folder there, and are refused."""
+    """Load a model from memory; external data raise, as there is no folder to find them in."""
     model = _parsed("the model", content)
     _check_model("the model", model)
     return model
 
 
 def read_contained(path: Path) -> onnx.ModelProto:
-    """Read a model without its external data, which are known to stand within its folder."""
+    """Read a model without its external data, after checking that they are within its folder."""
     if not path.is_file():
-        raise InputError(f"{path} does not exist: give a run folder or an ONNX file")
+        raise InputError(f"{path} does not exist: pass a run folder or an ONNX file")
     size = path.stat().st_size
     if size > LARGEST_FILE:
         raise InputError(f"{path} is larger than 2 GiB, more than an ONNX file can hold: export a smaller model")
@@ -51,26 +51,26 @@ def read_contained(path: Path) -> onnx.ModelProto:
 
 
 def check_contained(content: bytes, folder: Path) -> None:
-    """Refuse a model in memory whose external data are not within a folder."""
+    """Raise `InputError` for a model in memory whose external data are not within a folder."""
     check_spans(spans_of(_parsed("the model", content)), folder)
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Give the version of the standard operators."""
+    """Return the version of the standard operators."""
     return max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0)
 
 
 def sha256_of(path: Path) -> str:
-    """Give the hash of a file."""
+    """Return the SHA-256 hash of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def delete(field: Any, unwanted: Callable[[Any], bool]) -> None:
-    """Delete entries of a repeated field in place, without a copy of the others."""
-    for place in reversed(range(len(field))):
-        if unwanted(field[place]):
-            del field[place]
+    """Delete entries of a repeated field in place, without copying the others."""
+    for index in reversed(range(len(field))):
+        if unwanted(field[index]):
+            del field[index]
 
 
 def _parsed(name: str, content: bytes) -> onnx.ModelProto:
@@ -78,11 +78,12 @@ def _parsed(name: str, content: bytes) -> onnx.ModelProto:
     try:
         model.ParseFromString(content)
     except DecodeError:
-        raise InputError(f"{name} is not an ONNX file, or it is cut short: export it again") from None
+        raise InputError(f"{name} is not an ONNX file, or it is truncated: export it again") from None
     if not model.opset_import or not model.graph.output:
-        raise InputError(f"{name} is not an ONNX model (no operator set or no output in it), or it is cut short")
+        raise InputError(f"{name} is not an ONNX model, it has no operator set or no output: export it again")
     with _about(name):
         check_texts(model)
+        check_attributes(model.graph)
     return model
 
 
@@ -93,12 +94,12 @@ def _check_model(name: str, model: onnx.ModelProto) -> None:
         with _any_shape(model.graph):
             onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
-        raise InputError(f"{name} is not a valid ONNX model ({_line(error)}): export it again") from None
+        raise InputError(f"{name} is not a valid ONNX model ({one_line(error)}): export it again") from None
 
 
 @contextmanager
 def _any_shape(graph: onnx.GraphProto) -> Iterator[None]:
-    """Let inputs and outputs be without a shape, as ONNX Runtime does: the checker insists on one."""
+    """Allow inputs and outputs without a shape, as ONNX Runtime does: the checker requires one."""
     values = [value.type.tensor_type for value in (*graph.input, *graph.output) if value.type.HasField("tensor_type")]
     shapeless = [value for value in values if not value.HasField("shape")]
     for value in shapeless:
@@ -112,12 +113,8 @@ def _any_shape(graph: onnx.GraphProto) -> Iterator[None]:
 
 @contextmanager
 def _about(name: str | Path) -> Iterator[None]:
-    """Name the file in what is said about one of its tensors."""
+    """Put the name of the file before the message of an error."""
     try:
         yield
     except InputError as error:
         raise type(error)(f"{name}: {error}") from None
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -1,39 +1,38 @@
-"""The way back: the plain model of an encoded one, bit by bit as the runtime rebuilds it.
+"""Restoring the plain model of an encoded one, bit by bit as the runtime rebuilds it.
 
-The metadata say how a tensor was encoded; the operators decide what it is. A tensor is decoded here only where encoding
-it again gives exactly the constants and operators that stand in the file. Whatever differs is left as it is: ONNX
-Runtime computes it.
+The metadata name the encoding of a tensor, but the operators of the file determine its value. A tensor is decoded here
+only if encoding it again results in exactly the constants and operators of the file. Others are left to ONNX Runtime.
 """
 
 import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import onnx
 from onnx import NodeProto, numpy_helper
 
+from rigl_compress.core.errors import InputError
+from rigl_compress.core.trust import FromFile
+from rigl_compress.exporters.bounded_tensors import array_of, check_decoded, check_model_sizes, dense_of, filled_count
+from rigl_compress.exporters.encoding_patterns import Definitions, names_of
 from rigl_compress.exporters.encodings import ENCODINGS, Array, Encoded, Parts, joined
-from rigl_compress.exporters.indices import NAME as STEPS
-from rigl_compress.exporters.indices import decode_indices, encode_indices
-from rigl_compress.exporters.messages import parts_of_type
+from rigl_compress.exporters.index_encoding import NAME as STEPS
+from rigl_compress.exporters.index_encoding import decode_indices, encode_indices
+from rigl_compress.exporters.negative_zeros import NAME as SIGNED
+from rigl_compress.exporters.negative_zeros import with_signs, without_signs
 from rigl_compress.exporters.onnx_file import delete
-from rigl_compress.exporters.pattern import Definitions, names_of
-from rigl_compress.exporters.signs import NAME as SIGNED
-from rigl_compress.exporters.signs import with_signs, without_signs
+from rigl_compress.exporters.protobuf_walk import parts_of_type
 from rigl_compress.exporters.sparsify import METADATA, metadata_of
-from rigl_compress.exporters.tensors import array_of, check_decoded, check_model_sizes, dense_of
-from rigl_compress.exporters.values import VALUES
-from rigl_compress.models.errors import InputError
+from rigl_compress.exporters.value_precision import VALUES
 
 _NUMBER = 8  # bytes, at most
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """A tensor that operators rebuild: its array, and what stands in the file for it."""
+    """A tensor that operators rebuild: its array, its label, and its parts in the file."""
 
     array: Array
     label: str
@@ -41,16 +40,16 @@ class Rebuilt:
 
 
 def restore(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Give a copy with plain initializers; sparse ones from elsewhere are made dense too.
+    """Return a copy with dense initializers only; sparse ones of other tools are densified too.
 
-    A tensor that is not rebuilt as the metadata say stays as it is, with a warning.
+    A tensor whose operators differ from its encoding in the metadata is left as it is, with a warning.
     """
     check_model_sizes(model)
     found, left = rebuilt_tensors(model)
     if left:
         warnings.warn(
-            f"{', '.join(map(repr, left))}: not rebuilt as the metadata say, so it is left to ONNX Runtime and its "
-            "zeros are not used; export the model again from its source",
+            f"{', '.join(map(repr, left))}: the operators differ from the encoding in the metadata, so ONNX Runtime "
+            "rebuilds it and its zeros are not used: export the model again from its source",
             stacklevel=2,
         )
     plain = onnx.ModelProto()
@@ -68,7 +67,7 @@ def restore(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def rebuilt_tensors(model: onnx.ModelProto) -> tuple[dict[str, Rebuilt], list[str]]:
-    """Give the tensors that operators rebuild exactly as the metadata say, and the names of those that they do not."""
+    """Return the tensors whose operators match the encoding in the metadata, and the names of the others."""
     labels = metadata_of(model).get("tensors", {})
     known = Definitions(model)
     check_decoded(sum(_size(known, name, label) for name, label in labels.items()), model)
@@ -77,14 +76,14 @@ def rebuilt_tensors(model: onnx.ModelProto) -> tuple[dict[str, Rebuilt], list[st
 
 
 def _size(known: Definitions, name: str, label: str) -> int:
-    """Give the most bytes that a tensor can take, from the shape that is written for it."""
+    """Return the most bytes that a tensor can take, from its stored shape."""
     _, _, values = str(label).partition("+")
     shape = known.initializers.get(f"{name}/{values}/shape" if values else f"{name}/shape")
-    return _NUMBER * prod(max(0, int(axis)) for axis in array_of(shape).reshape(-1)) if shape is not None else 0
+    return _NUMBER * filled_count(shape) if shape is not None else 0
 
 
 def _rebuilt(known: Definitions, name: str, label: str) -> Rebuilt | None:
-    """Decode a tensor and encode it again; None unless the file holds just that."""
+    """Decode a tensor and encode it again; return None unless the file has exactly these parts."""
     try:
         array, encoded = _steps(known, name) if label == STEPS else _decoded(known, name, label)
     except (KeyError, ValueError, IndexError, TypeError, OverflowError, InputError):
@@ -96,14 +95,14 @@ def _steps(known: Definitions, name: str) -> tuple[Array, Encoded]:
     array = decode_indices(_parts(known, name, ("steps",)))
     encoded = encode_indices(name, array)
     if encoded is None:
-        raise ValueError("no ascending indices")
+        raise ValueError("the indices are not ascending")
     return array, encoded
 
 
 def _decoded(known: Definitions, name: str, label: str) -> tuple[Array, Encoded]:
     encoding, _, values = label.partition("+")
     inner = f"{name}/{values}" if values else name
-    way = ENCODINGS[encoding]
+    way = ENCODINGS[FromFile(encoding, "the model's metadata")]  # a file never has code imported
     parts = _parts(known, inner, way.parts)
     shape = parts["shape"] if "shape" in parts else np.array(parts[""].shape)
     array = way.decode(parts, tuple(int(axis) for axis in shape))
@@ -112,43 +111,43 @@ def _decoded(known: Definitions, name: str, label: str) -> tuple[Array, Encoded]
 
 
 def _widened(known: Definitions, name: str, array: Array, values: str) -> tuple[Array, Encoded]:
-    """Make the tensor of the narrower one, and give the operators that do so in the file."""
+    """Return the tensor of a narrower one, and the operators that rebuild it in the file."""
     if values == SIGNED:
         wide = with_signs(array, _parts(known, name, ("negative",)))
         again = without_signs(name, wide)
         if again is None or again.array.tobytes() != array.tobytes():
-            raise ValueError("signs of what is not zero")
+            raise ValueError("signs of elements that are not zero")
         return wide, again.around
-    way = VALUES[values]
-    parts = _parts(known, name, way.parts)
-    if array.dtype != way.kind:
+    kind = VALUES[values]
+    parts = _parts(known, name, kind.parts)
+    if array.dtype != kind.kind:
         raise ValueError(f"{array.dtype} is not {values}")
-    return way.widen(array, parts), way.around(name, parts)
+    return kind.widen(array, parts), kind.around(name, parts)
 
 
 def _parts(known: Definitions, name: str, wanted: tuple[str, ...]) -> Parts:
-    """Give the arrays from which a tensor is rebuilt, by their names within its own."""
+    """Return the arrays from which a tensor is rebuilt, by their names below its own."""
     if "indices" in wanted:
         dense = dense_of(known.sparse[name])
-        places = np.flatnonzero(dense.reshape(-1).view(f"u{dense.itemsize}"))
-        return {"": dense.reshape(-1)[places], "indices": places, "shape": np.array(dense.shape)}
+        indices = np.flatnonzero(dense.reshape(-1).view(f"u{dense.itemsize}"))
+        return {"": dense.reshape(-1)[indices], "indices": indices, "shape": np.array(dense.shape)}
     return {part: array_of(known.initializers[f"{name}/{part}" if part else name]) for part in wanted}
 
 
 def _remove(model: onnx.ModelProto, found: Mapping[str, Rebuilt]) -> None:
-    """Delete what rebuilds these tensors, as far as nothing else uses it."""
+    """Delete the parts of encoded tensors that nothing else uses."""
     graph, own = model.graph, {name for each in found.values() for name in names_of(each.encoded)}
     delete(graph.node, lambda node: bool(node.output) and node.output[0] in found)
     uses = Counter(name for node in parts_of_type(model, NodeProto) for name in node.input)
     uses.update(value.name for each in parts_of_type(model, onnx.GraphProto) for value in each.output)
 
     def unused(node: NodeProto) -> bool:
-        gone = own.issuperset(node.output) and not any(uses[name] for name in node.output)
-        uses.subtract(node.input if gone else ())
-        return gone
+        removed = own.issuperset(node.output) and not any(uses[name] for name in node.output)
+        uses.subtract(node.input if removed else ())
+        return removed
 
-    delete(graph.node, unused)  # from the end: those that use a value go before the one that makes it
-    gone = {name for name in own if not uses[name]} | set(found)
-    delete(graph.initializer, lambda tensor: tensor.name in gone)
-    delete(graph.sparse_initializer, lambda sparse: sparse.values.name in gone)
-    delete(graph.value_info, lambda value: value.name in gone)
+    delete(graph.node, unused)  # from the end: users of a value before its producer
+    removed = {name for name in own if not uses[name]} | set(found)
+    delete(graph.initializer, lambda tensor: tensor.name in removed)
+    delete(graph.sparse_initializer, lambda sparse: sparse.values.name in removed)
+    delete(graph.value_info, lambda value: value.name in removed)

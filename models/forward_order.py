@@ -1,16 +1,16 @@
-"""The order in which a network computes its layers, which is not always that in which they were made."""
+"""The order in which a network computes its layers, which can differ from the order of their definition."""
 
 import warnings
 from collections.abc import Iterable
 
 from torch import nn
 
-from rigl_compress.models.layers import ENDS, layer_types, match_layers
-from rigl_compress.models.tracing import evaluating, graph_of
+from rigl_compress.models.fx_tracing import evaluating, graph_of
+from rigl_compress.models.sparse_parameters import ENDS, layer_types, match_layers
 
 
 def find_layers(model: nn.Module, pattern: str, names: Iterable[str]) -> list[str]:
-    """Resolve what people write for layers, as `match_layers` does; 'first' and 'last' are so in the forward pass.
+    """Resolve a pattern as `match_layers` does, with 'first' and 'last' in the order of the forward pass.
 
     >>> class Crossed(nn.Module):
     ...     def __init__(self):
@@ -28,7 +28,7 @@ def find_layers(model: nn.Module, pattern: str, names: Iterable[str]) -> list[st
             end = known[0 if pattern == "first" else -1]
             warnings.warn(
                 f"the forward pass of {type(model).__name__} cannot be traced: {pattern!r} is taken for {end}, the "
-                f"{pattern} that was made; name the layer instead if another one is meant",
+                f"{pattern} layer by definition; if another is meant, write its name",
                 stacklevel=2,
             )
         known = order or known
@@ -36,15 +36,15 @@ def find_layers(model: nn.Module, pattern: str, names: Iterable[str]) -> list[st
 
 
 def computed_order(model: nn.Module, names: Iterable[str]) -> list[str] | None:
-    """Give the layers that a forward pass computes, in its order; None where it cannot be traced.
+    """Return the layers that a forward pass computes, in its order; None if it cannot be traced.
 
-    Inside of a module that is traced as a whole (attention) they are in the order in which they were made.
+    Inside a module that is traced as a whole (attention) they are in the order of their definition.
     """
     core, prefix = _unwrapped(model)
     try:
         with evaluating(core):
             graph = graph_of(core)
-    except Exception:  # whatever a foreign network's code does when it is traced
+    except Exception:  # the code of a network can raise anything when it is traced
         return None
     known, found = list(names), dict[str, None]()
     for node in graph.nodes:
@@ -58,7 +58,7 @@ def _belongs(name: str, target: str) -> bool:
 
 
 def _unwrapped(model: nn.Module) -> tuple[nn.Module, str]:
-    """Give the network inside of torch.compile and of parallel wrappers, and what they put before its names."""
+    """Return the network inside torch.compile and parallel wrappers, and the prefix that they add to its names."""
     prefix = ""
     while True:
         inner = next((name for name in ("_orig_mod", "module") if _wraps(model, name)), None)

@@ -1,4 +1,4 @@
-"""Which connections of a network are alive, by parameter name."""
+"""Topologies: the masks of the active connections of a network, by parameter name."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rigl_compress.models.artifacts import load_artifact, save_artifact
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.settings import convert
+from rigl_compress.core.artifacts import load_artifact, save_artifact
+from rigl_compress.core.dataclass_io import convert
+from rigl_compress.core.errors import InputError
 
 KIND = "topology"
 
 
 def connections(density: float, size: int) -> int:
-    """Give the number of connections alive in a tensor of `size`: all but floor(sparsity · size).
+    """Return the number of active connections in a tensor of `size`: all but floor(sparsity · size).
 
-    The tolerance keeps products that are whole on paper, such as .99 · 235200, whole in floating point.
+    The tolerance keeps products whole that floating point rounds, such as .99 · 235200.
 
     >>> connections(1 - 0.99, 784 * 300), connections(1 - 0.891, 300 * 100), connections(1.0, 1000)
     (2352, 3270, 1000)
@@ -31,7 +31,7 @@ def connections(density: float, size: int) -> int:
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """One row of the table of a topology."""
+    """The counts of one layer of a topology."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,17 +39,17 @@ class LayerStatistics:
 
     @property
     def total(self) -> int:
-        """All places of the tensor."""
+        """Number of connections, active and inactive."""
         return prod(self.shape)
 
     @property
     def sparsity(self) -> float:
-        """The share of places without a connection."""
+        """Share of the connections that are inactive."""
         return 1 - self.active / self.total if self.total else 0.0
 
 
 class Topology(Mapping[str, Tensor]):
-    """The masks of a network as one immutable value: parameter name → boolean tensor, True where a connection lives.
+    """The masks of a network as an immutable value: parameter name → boolean tensor, True for active connections.
 
     >>> topology = Topology.from_masks({"fc.weight": torch.tensor([[True, False], [False, False]])})
     >>> topology.active, topology.total, topology.sparsity
@@ -67,12 +67,12 @@ class Topology(Mapping[str, Tensor]):
 
     @classmethod
     def from_masks(cls, masks: Mapping[str, Tensor]) -> "Topology":
-        """Take boolean masks by parameter name; they are copied."""
+        """Build a topology from copies of boolean masks by parameter name."""
         return cls({name: mask.clone() for name, mask in masks.items()})
 
     @classmethod
     def full(cls, shapes: Mapping[str, tuple[int, ...]]) -> "Topology":
-        """Every connection alive."""
+        """Build a topology with every connection active."""
         return cls({name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()})
 
     def __getitem__(self, name: str) -> Tensor:
@@ -97,25 +97,25 @@ class Topology(Mapping[str, Tensor]):
 
     @property
     def active(self) -> int:
-        """The number of connections alive."""
+        """Number of active connections."""
         return sum(layer.active for layer in self.layers)
 
     @property
     def total(self) -> int:
-        """The number of places for connections."""
+        """Number of connections, active and inactive."""
         return sum(layer.total for layer in self.layers)
 
     @property
     def sparsity(self) -> float:
-        """The share of places without a connection, over all layers."""
+        """Share of the connections of all layers that are inactive."""
         return 1 - self.active / self.total if self.total else 0.0
 
     def changed(self, other: "Topology") -> int:
-        """Count the connections that live here and not in `other`."""
+        """Return the number of connections that are active here and not in `other`."""
         return sum(int((self[name] & ~other[name].to(self[name].device)).sum()) for name in self)
 
     def check_fits(self, model: nn.Module) -> None:
-        """Raise unless every mask has the shape of the parameter of its name."""
+        """Raise `InputError` unless every mask has the shape of the parameter of its name."""
         parameters = dict(model.named_parameters())
         for layer in self.layers:
             found = parameters.get(layer.name)
@@ -128,7 +128,7 @@ class Topology(Mapping[str, Tensor]):
                 )
 
     def apply_to(self, model: nn.Module) -> None:
-        """Set every dead weight of the model to exactly zero."""
+        """Set the weights of inactive connections to exactly zero."""
         self.check_fits(model)
         parameters = dict(model.named_parameters())
         with torch.no_grad():
@@ -136,44 +136,44 @@ class Topology(Mapping[str, Tensor]):
                 parameters[name].masked_fill_(~mask.to(parameters[name].device), 0)
 
     def check_applied(self, model: nn.Module) -> None:
-        """Raise unless every dead weight of the model is exactly zero."""
+        """Raise `InputError` unless the weights of inactive connections are exactly zero."""
         self.check_fits(model)
         parameters = dict(model.named_parameters())
         for name, mask in self.items():
             weight = parameters[name].detach()
             if not weight.is_meta and torch.any(weight[~mask.to(weight.device)] != 0):
                 raise InputError(
-                    f"{name!r} has weights where the topology is dead: it is not the topology of this network, or has "
-                    "to be applied first (topology.apply_to(model))"
+                    f"{name!r} has non-zero weights at inactive connections: apply the topology first "
+                    "(topology.apply_to(model)), or pass the topology of this network"
                 )
 
     def save(self, path: Path | str) -> None:
-        """Save as safetensors, one bit per place."""
+        """Save as safetensors, one bit per connection."""
         packed = {name: _pack(mask) for name, mask in self.items()}
         save_artifact(Path(path), KIND, packed, {"shapes": {layer.name: list(layer.shape) for layer in self.layers}})
 
     @classmethod
     def load(cls, path: Path | str) -> "Topology":
-        """Load what `save` wrote."""
+        """Load a file written by `save`."""
         tensors, content = load_artifact(Path(path), KIND)
         try:
             return cls(_masks(tensors, content.get("shapes")))
         except InputError as error:
-            raise InputError(f"{path}: {error}; the file is damaged: make it again") from None
+            raise InputError(f"{path}: {error}; the file is damaged: create it again") from None
 
 
 def _masks(tensors: Mapping[str, Tensor], content: Any) -> dict[str, Tensor]:
-    """Unpack the masks of a file; all sizes are checked before anything is allocated."""
+    """Unpack the masks of a file; all sizes are checked before memory is allocated."""
     shapes: dict[str, tuple[int, ...]] = convert(Mapping[str, tuple[int, ...]], content, "shapes")
     if shapes.keys() != tensors.keys():
         raise InputError(
-            f"shapes are given for {len(shapes)} layers, and there are {len(tensors)} masks: expected one each"
+            f"it has shapes of {len(shapes)} layers and {len(tensors)} masks, expected one shape for each mask"
         )
     for name, shape in shapes.items():
         bits = tensors[name]
         if min(shape, default=0) < 0 or bits.dtype != torch.uint8 or bits.shape != (ceil(prod(shape) / 8),):
             found = f"{bits.dtype} of shape {tuple(bits.shape)}"
-            raise InputError(f"the mask of {name!r} is {found}, expected one bit for each place of {list(shape)}")
+            raise InputError(f"the mask of {name!r} is {found}, expected one bit for each element of {list(shape)}")
     return {name: _unpack(tensors[name], shape) for name, shape in shapes.items()}
 
 

@@ -1,109 +1,180 @@
-// The kernels for callers without ONNX Runtime: tests, benchmarks, other languages.
+// The kernels for callers without ONNX Runtime: tests, benchmarks, other languages. No function lets an exception out:
+// those that can fail copy the message of the error, cut off after `room` bytes.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
-#include <memory>
-#include <new>
+#include <exception>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "conv.h"
 #include "cpu.h"
 #include "depthwise.h"
+#include "export.h"
 #include "gru.h"
 #include "matmul.h"
-
-#if defined(_WIN32)
-#define RIGL_EXPORT extern "C" __declspec(dllexport)
-#else
-#define RIGL_EXPORT extern "C" __attribute__((visibility("default")))
-#endif
 
 namespace {
 
 using namespace rigl;
 
-// Without a pool of threads the pieces run one after the other, but they are cut as for so many threads, however small.
-void run_in_turn(void*, void (*task)(void*, std::size_t), std::size_t total, void* user) {
+#if defined(__LP64__)
+// runtime/kernels.py declares these structs for ctypes.
+static_assert(sizeof(Clip) == 8 && offsetof(Clip, low) == 0 && offsetof(Clip, high) == 4, "see runtime/kernels.py");
+static_assert(sizeof(MatMulCall) == 48 && offsetof(MatMulCall, x) == 0 && offsetof(MatMulCall, batch) == 8 &&
+                  offsetof(MatMulCall, bias) == 16 && offsetof(MatMulCall, y) == 24 &&
+                  offsetof(MatMulCall, x_by_column) == 32 && offsetof(MatMulCall, y_by_column) == 33 &&
+                  offsetof(MatMulCall, clip) == 36,
+              "see runtime/kernels.py");
+static_assert(sizeof(Axis) == 40 && offsetof(Axis, kernel) == 0 && offsetof(Axis, stride) == 8 &&
+                  offsetof(Axis, dilation) == 16 && offsetof(Axis, pad_begin) == 24 && offsetof(Axis, pad_end) == 32,
+              "see runtime/kernels.py");
+static_assert(sizeof(ConvShape) == 80 && offsetof(ConvShape, rows) == 0 && offsetof(ConvShape, columns) == 40,
+              "see runtime/kernels.py");
+static_assert(sizeof(ConvCall) == 64 && offsetof(ConvCall, x) == 0 && offsetof(ConvCall, batch) == 8 &&
+                  offsetof(ConvCall, height) == 16 && offsetof(ConvCall, width) == 24 &&
+                  offsetof(ConvCall, bias) == 32 && offsetof(ConvCall, residual) == 40 && offsetof(ConvCall, y) == 48 &&
+                  offsetof(ConvCall, clip) == 56,
+              "see runtime/kernels.py");
+static_assert(sizeof(GruShape) == 16 && offsetof(GruShape, directions) == 0 && offsetof(GruShape, backward) == 4 &&
+                  offsetof(GruShape, reset_after) == 12,
+              "see runtime/kernels.py");
+static_assert(sizeof(GruCall) == 64 && offsetof(GruCall, x) == 0 && offsetof(GruCall, steps) == 8 &&
+                  offsetof(GruCall, batch) == 16 && offsetof(GruCall, bias) == 24 && offsetof(GruCall, initial) == 32 &&
+                  offsetof(GruCall, lengths) == 40 && offsetof(GruCall, y) == 48 && offsetof(GruCall, last) == 56,
+              "see runtime/kernels.py");
+#endif
+
+// Where the message of an error goes.
+struct ErrorText {
+  char* text;
+  std::size_t room;
+};
+
+void copy_message(const char* message, const ErrorText& error) noexcept {
+  if (error.room == 0) return;
+  const std::size_t length = std::min(std::strlen(message), error.room - 1);
+  std::memcpy(error.text, message, length);
+  error.text[length] = 0;
+}
+
+// Run `body`; returns 0, or 1 with the message of what it threw.
+template <class Body>
+int guarded(const ErrorText& error, const Body& body) noexcept {
+  try {
+    body();
+    return 0;
+  } catch (const std::exception& thrown) {
+    copy_message(thrown.what(), error);
+  } catch (...) {
+    copy_message("unknown error", error);
+  }
+  return 1;
+}
+
+void require_valid(const std::string& message) {
+  if (!message.empty()) throw std::invalid_argument(message);
+}
+
+SparseMatrix read_matrix(const void* bytes, std::size_t size) {
+  SparseMatrix matrix;
+  require_valid(read_packed(bytes, size, &matrix));
+  return matrix;
+}
+
+const KernelTable& requested_kernels(const char* name) {
+  const KernelTable* table = *name == 0 ? &kernels() : find_kernels(name);
+  if (table == nullptr) throw std::invalid_argument(std::string("no kernels '") + name + "' on this machine");
+  return *table;
+}
+
+// Without a thread pool the chunks run one after the other, but are the same as for this many threads, however small.
+void run_serially(void*, void (*task)(void*, std::size_t), std::size_t total, void* user) {
   for (std::size_t i = 0; i < total; ++i) task(user, i);
 }
 
-Threads in_turn(int count) { return {count, run_in_turn, nullptr, 0.0}; }
+Threads serial_threads(int count) { return {count, run_serially, nullptr, 0.0}; }
 
-void tell(const std::string& message, char* error, std::size_t room) {
-  if (room == 0) return;
-  const std::size_t length = std::min(message.size(), room - 1);
-  std::memcpy(error, message.data(), length);
-  error[length] = 0;
+// The life of a kernel: `make` returns a new one.
+template <class Make>
+void* create(const ErrorText& error, const Make& make) noexcept {
+  void* handle = nullptr;
+  guarded(error, [&] { handle = make(); });
+  return handle;
 }
 
-const KernelTable* wanted(const char* name) { return *name == 0 ? &kernels() : kernels_named(name); }
+template <class Kernel, class Call>
+int run(void* handle, const Call* call, int threads, const ErrorText& error) noexcept {
+  return guarded(error, [&] { static_cast<Kernel*>(handle)->run(*call, serial_threads(threads)); });
+}
+
+template <class Kernel>
+void destroy(void* handle) noexcept {
+  delete static_cast<Kernel*>(handle);
+}
 
 }  // namespace
 
-// Counts up when operators or these functions change; OPERATORS_VERSION in runtime/library.py is the same number.
-RIGL_EXPORT int rigl_operators_version() { return 2; }
+// Counts changes of the operators and of these functions; the same as OPERATORS_VERSION in runtime/kernel_library.py.
+RIGL_EXPORT int rigl_operators_version() { return 3; }
 RIGL_EXPORT const char* rigl_kernels_name() { return kernels().name; }
-RIGL_EXPORT int rigl_has_kernels(const char* name) { return kernels_named(name) != nullptr; }
-
-// Give what is wrong with packed weights: nothing if all is well.
-RIGL_EXPORT void rigl_check_packed(const void* bytes, std::size_t size, char* error, std::size_t room) {
-  SparseMatrix matrix;
-  tell(read_packed(bytes, size, &matrix), error, room);
+RIGL_EXPORT int rigl_has_kernels(const char* name) {
+  int found = 0;
+  guarded({nullptr, 0}, [&] { found = find_kernels(name) != nullptr; });
+  return found;
 }
 
-RIGL_EXPORT void* rigl_matmul_create(const void* bytes, std::size_t size, const char* kernels_name) {
-  SparseMatrix matrix;
-  const KernelTable* table = wanted(kernels_name);
-  if (table == nullptr || !read_packed(bytes, size, &matrix).empty()) return nullptr;
-  return new (std::nothrow) SparseMatMul(std::move(matrix), *table);
+RIGL_EXPORT int rigl_check_packed(const void* bytes, std::size_t size, char* error, std::size_t room) {
+  return guarded({error, room}, [&] { read_matrix(bytes, size); });
 }
 
-RIGL_EXPORT void rigl_matmul_run(void* handle, const MatMulCall* call, int threads) {
-  static_cast<SparseMatMul*>(handle)->run(*call, in_turn(threads));
+RIGL_EXPORT void* rigl_matmul_create(const void* bytes, std::size_t size, const char* kernels_name, char* error,
+                                     std::size_t room) {
+  return create({error, room},
+                [&] { return new SparseMatMul(read_matrix(bytes, size), requested_kernels(kernels_name)); });
 }
-
-RIGL_EXPORT void rigl_matmul_destroy(void* handle) { delete static_cast<SparseMatMul*>(handle); }
+RIGL_EXPORT int rigl_matmul_run(void* handle, const MatMulCall* call, int threads, char* error, std::size_t room) {
+  return run<SparseMatMul>(handle, call, threads, {error, room});
+}
+RIGL_EXPORT void rigl_matmul_destroy(void* handle) { destroy<SparseMatMul>(handle); }
 
 RIGL_EXPORT void* rigl_conv_create(const void* bytes, std::size_t size, const ConvShape* shape,
-                                   const char* kernels_name) {
-  SparseMatrix matrix;
-  const KernelTable* table = wanted(kernels_name);
-  if (table == nullptr || !read_packed(bytes, size, &matrix).empty()) return nullptr;
-  if (!check_conv(matrix, *shape).empty()) return nullptr;
-  return new (std::nothrow) SparseConv(std::move(matrix), *shape, *table);
+                                   const char* kernels_name, char* error, std::size_t room) {
+  return create({error, room}, [&] {
+    SparseMatrix matrix = read_matrix(bytes, size);
+    require_valid(check_conv(matrix, *shape));
+    return new SparseConv(std::move(matrix), *shape, requested_kernels(kernels_name));
+  });
 }
-
-RIGL_EXPORT void rigl_conv_run(void* handle, const ConvCall* call, int threads) {
-  static_cast<SparseConv*>(handle)->run(*call, in_turn(threads));
+RIGL_EXPORT int rigl_conv_run(void* handle, const ConvCall* call, int threads, char* error, std::size_t room) {
+  return run<SparseConv>(handle, call, threads, {error, room});
 }
-
-RIGL_EXPORT void rigl_conv_destroy(void* handle) { delete static_cast<SparseConv*>(handle); }
+RIGL_EXPORT void rigl_conv_destroy(void* handle) { destroy<SparseConv>(handle); }
 
 RIGL_EXPORT void* rigl_depthwise_create(const float* weights, std::size_t count, const ConvShape* shape,
-                                        const char* kernels_name) {
-  std::vector<float> filters(weights, weights + count);
-  const KernelTable* table = wanted(kernels_name);
-  if (table == nullptr || !check_depthwise(filters, *shape).empty()) return nullptr;
-  return new (std::nothrow) DepthwiseConv(std::move(filters), *shape, *table);
+                                        const char* kernels_name, char* error, std::size_t room) {
+  return create({error, room}, [&] {
+    std::vector<float> filters(weights, weights + count);
+    require_valid(check_depthwise(filters, *shape));
+    return new DepthwiseConv(std::move(filters), *shape, requested_kernels(kernels_name));
+  });
 }
-
-RIGL_EXPORT void rigl_depthwise_run(void* handle, const ConvCall* call, int threads) {
-  static_cast<DepthwiseConv*>(handle)->run(*call, in_turn(threads));
+RIGL_EXPORT int rigl_depthwise_run(void* handle, const ConvCall* call, int threads, char* error, std::size_t room) {
+  return run<DepthwiseConv>(handle, call, threads, {error, room});
 }
+RIGL_EXPORT void rigl_depthwise_destroy(void* handle) { destroy<DepthwiseConv>(handle); }
 
-RIGL_EXPORT void rigl_depthwise_destroy(void* handle) { delete static_cast<DepthwiseConv*>(handle); }
-
-RIGL_EXPORT void* rigl_gru_create(const void* bytes, std::size_t size, const GruShape* shape,
-                                  const char* kernels_name) {
-  SparseMatrix matrix;
-  const KernelTable* table = wanted(kernels_name);
-  if (table == nullptr || !read_packed(bytes, size, &matrix).empty()) return nullptr;
-  if (!check_gru(matrix, *shape).empty()) return nullptr;
-  return new (std::nothrow) SparseGru(matrix, *shape, *table);
+RIGL_EXPORT void* rigl_gru_create(const void* bytes, std::size_t size, const GruShape* shape, const char* kernels_name,
+                                  char* error, std::size_t room) {
+  return create({error, room}, [&] {
+    const SparseMatrix matrix = read_matrix(bytes, size);
+    require_valid(check_gru(matrix, *shape));
+    return new SparseGru(matrix, *shape, requested_kernels(kernels_name));
+  });
 }
-
-RIGL_EXPORT void rigl_gru_run(void* handle, const GruCall* call, int threads) {
-  static_cast<SparseGru*>(handle)->run(*call, in_turn(threads));
+RIGL_EXPORT int rigl_gru_run(void* handle, const GruCall* call, int threads, char* error, std::size_t room) {
+  return run<SparseGru>(handle, call, threads, {error, room});
 }
-
-RIGL_EXPORT void rigl_gru_destroy(void* handle) { delete static_cast<SparseGru*>(handle); }
+RIGL_EXPORT void rigl_gru_destroy(void* handle) { destroy<SparseGru>(handle); }

@@ -1,4 +1,4 @@
-// Sparse convolution on images, [batch][channels][height][width]. Sums over channels and places of the filter.
+// Sparse convolution of images [batch][channels][height][width].
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,6 @@
 #include "kernels.h"
 #include "matmul.h"
 #include "packed.h"
-#include "plan.h"
 #include "threads.h"
 
 namespace rigl {
@@ -19,7 +18,7 @@ namespace rigl {
 struct Axis {
   std::int64_t kernel = 1, stride = 1, dilation = 1, pad_begin = 0, pad_end = 0;
 
-  // Length of the output, or less than one where the filter does not fit.
+  // Length of the output; 0 where the filter does not fit.
   std::int64_t output(std::int64_t length) const {
     const std::int64_t room = length + pad_begin + pad_end - dilation * (kernel - 1) - 1;
     return room < 0 ? 0 : room / stride + 1;
@@ -35,16 +34,18 @@ struct ConvCall {
   const float* x;
   std::size_t batch;
   std::int64_t height, width;
-  const float* bias;      // by output channel, or none
-  const float* residual;  // as y, or none; may be y itself
+  const float* bias;      // per output channel, or null
+  const float* residual;  // same layout as y, or null; may be y itself
   float* y;
   Clip clip;
 };
 
+struct ConvPlan;
+
 class SparseConv {
  public:
-  // The columns of the matrix are (channel, row of the filter, column of the filter), over all groups. Both must have
-  // passed `check_conv`.
+  // The columns of the matrix are (channel, filter row, filter column), over all groups. Checked by `check_conv`.
+
   SparseConv(SparseMatrix matrix, const ConvShape& shape, const KernelTable& kernels);
 
   std::size_t channels() const { return channels_; }
@@ -53,25 +54,24 @@ class SparseConv {
   void run(const ConvCall& call, const Threads& threads);
 
  private:
-  struct Plan;
-  double nanoseconds(const ConvCall& call) const;
-  SparseMatMul& product();
-  std::shared_ptr<const Plan> plan(std::int64_t height, std::int64_t width, std::size_t batch, int threads);
-  void run_images(const ConvCall& call, const Plan& plan, const Threads& threads) const;
-  void run_tile(const ConvCall& call, const Plan& plan, const float* planes, std::size_t image, std::size_t tile,
+  double estimate_ns(const ConvCall& call) const;
+  SparseMatMul& matmul();
+  std::shared_ptr<const ConvPlan> plan(std::int64_t height, std::int64_t width, std::size_t batch, int threads);
+  void run_images(const ConvCall& call, const ConvPlan& plan, const Threads& threads) const;
+  void run_tile(const ConvCall& call, const ConvPlan& plan, const float* planes, std::size_t image, std::size_t tile,
                 std::size_t group) const;
 
   std::size_t channels_;
-  std::vector<std::uint32_t> places_;  // of the filter, those that have a weight
-  SparseMatrix matrix_;                // its columns are (channel, number in `places_`)
+  std::vector<std::uint32_t> taps_;  // filter taps that have a weight
+  SparseMatrix matrix_;              // its columns are (channel, index into `taps_`)
   ConvShape shape_;
   const KernelTable& kernels_;
   std::mutex mutex_;
-  std::vector<std::shared_ptr<const Plan>> plans_;
-  std::unique_ptr<SparseMatMul> product_;  // for images of one pixel, made when one comes
+  std::vector<std::shared_ptr<const ConvPlan>> plans_;
+  std::unique_ptr<SparseMatMul> matmul_;  // for images of one pixel, created on first use
 };
 
-// What is wrong with one axis, or with a shape; or nothing.
+// Return what is invalid about an axis or a shape, or an empty string.
 std::string check_axis(const Axis& axis);
 std::string check_conv(const SparseMatrix& matrix, const ConvShape& shape);
 

@@ -1,4 +1,4 @@
-// Which kernels run here, and how tiles are cut for them.
+// Which kernels this processor runs, and how tiles are sized for them.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace rigl {
 
-// The best kernels of this processor; RIGL_COMPRESS_KERNELS=portable|avx2|avx512 asks for others.
+// The fastest kernels of this processor, unless RIGL_COMPRESS_KERNELS=portable|avx2|avx512 selects others.
 const KernelTable& kernels();
-// The kernels of a name, or none where they do not run.
-const KernelTable* kernels_named(const std::string& name);
+// The kernels of this name; null if they do not run on this processor.
+const KernelTable* find_kernels(const std::string& name);
 
-// Columns of the widest tile for so many columns: tiles of equal numbers of vectors, no wider than a kernel takes.
+// Width of the widest tile for this many columns: tiles of equally many vectors, no wider than a kernel takes.
 int tile_width(std::size_t columns, int lanes);
 
-// Choose blocks and groups: `packed` floats of activations for each source, `width` columns of sums for each row.
+// Choose the sizes of blocks and groups. A source takes `packed` floats of activations, a row `width` accumulators.
 void size_blocks(const SparseMatrix& matrix, std::size_t packed, std::size_t width, TileShape* shape);
 
 }  // namespace rigl

@@ -4,38 +4,42 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "geometry.h"
+#include "kernel_costs.h"
+
 namespace rigl {
 namespace {
 
 std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
-// Pixels of an image whose columns are `start`, `start` + stride, ...: as many as the output is wide.
-struct Lane {
+// Pixels of an image row in the columns `start`, `start` + stride, ...: as many as the output is wide.
+struct ColumnPhase {
   std::int64_t start;
-  std::size_t from, to;  // those within the image
+  std::size_t from, to;  // range inside the image
 };
 
-// How one channel is laid out: a plane for each phase of the rows and each lane of columns, zeros above and below.
-// All rows are as wide as the output, so that each place of the filter is one offset.
+// The layout of one channel: a plane per row phase and column phase, with zeros above and below. All rows are as wide
+// as the output, so that each filter tap is one offset.
+
 struct Layout {
   std::int64_t height, width, row_stride, column_stride;
   std::size_t top, out_width, pixels, plane, margin, total;
-  std::vector<Lane> lanes;
-  std::vector<std::vector<std::ptrdiff_t>> offsets;  // [columns of the filter][rows of the filter]
-  std::vector<std::vector<std::int32_t>> masks;      // [columns of the filter], empty where none is needed
+  std::vector<ColumnPhase> phases;
+  std::vector<std::vector<std::ptrdiff_t>> offsets;  // [filter columns][filter rows]
+  std::vector<std::vector<std::int32_t>> masks;      // [filter columns], empty where no mask is needed
   std::size_t mask_period;
 };
 
-Lane lane_at(std::int64_t start, const Layout& layout) {
+ColumnPhase phase_at(std::int64_t start, const Layout& layout) {
   const std::int64_t stride = layout.column_stride, end = static_cast<std::int64_t>(layout.out_width);
   const std::int64_t from = std::clamp<std::int64_t>(-floor_div(start, stride), 0, end);
   const std::int64_t to = std::clamp<std::int64_t>(-floor_div(start - layout.width, stride), from, end);
   return {start, size(from), size(to)};
 }
 
-// Lanes of a stride serve all columns of the filter if they hold every pixel; if not, each column gets its own.
-bool lanes_hold_all(const Layout& layout) {
+// The phases of a stride serve all filter columns if they hold every pixel; otherwise each column gets its own.
+bool phases_hold_all(const Layout& layout) {
   return -floor_div(-layout.width, layout.column_stride) <= static_cast<std::int64_t>(layout.out_width);
 }
 
@@ -48,7 +52,7 @@ std::vector<std::int32_t> mask_for(const Layout& layout, std::int64_t first, int
   return mask;
 }
 
-Layout lay_out(const ConvShape& shape, std::int64_t height, std::int64_t width, int lanes) {
+Layout make_layout(const ConvShape& shape, std::int64_t height, std::int64_t width, int lanes) {
   Layout layout{};
   const std::int64_t out_height = shape.rows.output(height);
   const std::size_t step = size(lanes);
@@ -59,60 +63,62 @@ Layout lay_out(const ConvShape& shape, std::int64_t height, std::int64_t width, 
   layout.top = size(shape.rows.pad_begin);
   layout.out_width = size(shape.columns.output(width));
   layout.pixels = size(out_height) * layout.out_width;
-  const std::int64_t reached = (out_height - 1) * shape.rows.stride + shape.rows.dilation * (shape.rows.kernel - 1) + 1;
-  layout.plane = size(-floor_div(-std::max(reached, height + shape.rows.pad_begin), shape.rows.stride)) * layout.out_width;
+  const std::int64_t read_rows =
+      (out_height - 1) * shape.rows.stride + shape.rows.dilation * (shape.rows.kernel - 1) + 1;
+  layout.plane =
+      size(-floor_div(-std::max(read_rows, height + shape.rows.pad_begin), shape.rows.stride)) * layout.out_width;
   const std::size_t rounded = (layout.pixels + step - 1) / step * step;
   layout.mask_period = layout.out_width % step == 0 ? layout.out_width : rounded;
-  const bool shared = lanes_hold_all(layout);
+  const bool shared = phases_hold_all(layout);
   if (shared) {
-    for (std::int64_t b = 0; b < layout.column_stride; ++b) layout.lanes.push_back(lane_at(b, layout));
+    for (std::int64_t b = 0; b < layout.column_stride; ++b) layout.phases.push_back(phase_at(b, layout));
   }
-  std::int64_t farthest = 0;
+  std::int64_t max_shift = 0;
   for (std::int64_t c = 0; c < shape.columns.kernel; ++c) {
     const std::int64_t first = c * shape.columns.dilation - shape.columns.pad_begin;
     const std::int64_t shift = shared ? floor_div(first, layout.column_stride) : 0;
-    const std::int64_t lane = shared ? first - shift * layout.column_stride : c;
-    if (!shared) layout.lanes.push_back(lane_at(first, layout));
+    const std::int64_t phase = shared ? first - shift * layout.column_stride : c;
+    if (!shared) layout.phases.push_back(phase_at(first, layout));
     const std::int64_t end = first + (static_cast<std::int64_t>(layout.out_width) - 1) * layout.column_stride;
-    // The outer of three columns always have a mask: one kernel serves all strides.
+    // The outer columns of 3×3 filters always have a mask, so that one kernel serves all strides.
     const bool outer = shape.columns.kernel == 3 && c != 1;
     const bool needed = shared && (outer || first < 0 || end >= width);
     layout.masks.push_back(needed ? mask_for(layout, first, lanes) : std::vector<std::int32_t>());
     layout.offsets.emplace_back();
-    const std::int64_t in_all = shared ? layout.column_stride : shape.columns.kernel;
+    const std::int64_t phase_count = shared ? layout.column_stride : shape.columns.kernel;
     for (std::int64_t r = 0; r < shape.rows.kernel; ++r) {
       const std::int64_t row = r * shape.rows.dilation;
-      const std::int64_t number = row % layout.row_stride * in_all + lane;
-      layout.offsets.back().push_back(number * static_cast<std::int64_t>(layout.plane) +
+      const std::int64_t plane_index = row % layout.row_stride * phase_count + phase;
+      layout.offsets.back().push_back(plane_index * static_cast<std::int64_t>(layout.plane) +
                                       row / layout.row_stride * static_cast<std::int64_t>(layout.out_width) + shift);
     }
-    farthest = std::max(farthest, std::abs(shift));
+    max_shift = std::max(max_shift, std::abs(shift));
   }
-  layout.margin = (size(farthest) + step - 1) / step * step;
-  layout.total = layout.margin + size(layout.row_stride) * layout.lanes.size() * layout.plane + layout.margin + step;
+  layout.margin = (size(max_shift) + step - 1) / step * step;
+  layout.total = layout.margin + size(layout.row_stride) * layout.phases.size() * layout.plane + layout.margin + step;
   return layout;
 }
 
-// The largest planes of one channel, in floats, masks included.
-constexpr double kMostFloats = 1 << 24;
-
-// Strides or dilations far beyond the image make planes of zeros that cost more than the products.
-bool worth_planes(const ConvShape& shape, std::int64_t height, std::int64_t width) {
+// Strides and dilations far larger than the image make planes of zeros that cost more than the products.
+bool planes_pay_off(const ConvShape& shape, std::int64_t height, std::int64_t width) {
   const Axis &rows = shape.rows, &columns = shape.columns;
-  const auto out_height = static_cast<double>(rows.output(height)), out_width = static_cast<double>(columns.output(width));
-  const double reached = (out_height - 1) * static_cast<double>(rows.stride) +
-                         static_cast<double>(rows.dilation) * static_cast<double>(rows.kernel - 1) + 1;
-  const double plane_rows = std::max(reached, static_cast<double>(height + rows.pad_begin)) + static_cast<double>(rows.stride);
-  const double lanes = static_cast<double>(std::max(columns.stride, columns.kernel));
+  const auto out_height = static_cast<double>(rows.output(height)),
+             out_width = static_cast<double>(columns.output(width));
+  const double read_rows = (out_height - 1) * static_cast<double>(rows.stride) +
+                           static_cast<double>(rows.dilation) * static_cast<double>(rows.kernel - 1) + 1;
+  const double plane_rows =
+      std::max(read_rows, static_cast<double>(height + rows.pad_begin)) + static_cast<double>(rows.stride);
+  const double phases = static_cast<double>(std::max(columns.stride, columns.kernel));
   const double masks = static_cast<double>(columns.kernel) * (out_height + 1) * out_width;
   const double products = static_cast<double>(shape.taps()) * out_height * out_width;
-  const double floats = plane_rows * out_width * lanes + masks;
-  return floats < kMostFloats && floats < 8 * (static_cast<double>(height) * static_cast<double>(width) + products) + 65536;
+  const double floats = plane_rows * out_width * phases + masks;
+  return floats < kMaxPlaneFloats &&
+         floats < 8 * (static_cast<double>(height) * static_cast<double>(width) + products) + 65536;
 }
 
-// One channel, pixel by pixel.
-void filter_plainly(const ConvShape& shape, const ConvCall& call, const float* image, const float* weights, float bias,
-                    float* y) {
+// Filter one channel pixel by pixel.
+void filter_direct(const ConvShape& shape, const ConvCall& call, const float* image, const float* weights, float bias,
+                   float* y) {
   const Axis &rows = shape.rows, &columns = shape.columns;
   const std::int64_t out_height = rows.output(call.height), out_width = columns.output(call.width);
   for (std::int64_t p = 0; p < out_height * out_width; ++p) {
@@ -124,7 +130,8 @@ void filter_plainly(const ConvShape& shape, const ConvCall& call, const float* i
       if (row < 0 || row >= call.height) continue;
       for (std::int64_t c = 0; c < columns.kernel; ++c) {
         const std::int64_t column = left + c * columns.dilation;
-        if (column >= 0 && column < call.width) sum += weights[r * columns.kernel + c] * image[row * call.width + column];
+        if (column >= 0 && column < call.width)
+          sum += weights[r * columns.kernel + c] * image[row * call.width + column];
       }
     }
     sum = sum < call.clip.low ? call.clip.low : sum;
@@ -133,24 +140,24 @@ void filter_plainly(const ConvShape& shape, const ConvCall& call, const float* i
 }
 
 void fill_planes(const Layout& layout, const KernelTable& kernels, const float* image, float* planes) {
-  const std::size_t width = size(layout.width), stride = size(layout.column_stride), lanes = layout.lanes.size();
-  if (layout.row_stride == 1 && stride == 1 && lanes == 1 && layout.out_width == width) {
+  const std::size_t width = size(layout.width), stride = size(layout.column_stride), phases = layout.phases.size();
+  if (layout.row_stride == 1 && stride == 1 && phases == 1 && layout.out_width == width) {
     std::memcpy(planes + layout.top * width, image, size(layout.height) * width * sizeof(float));
     return;
   }
-  const bool pairs = stride == 2 && lanes_hold_all(layout);
+  const bool pairs = stride == 2 && phases_hold_all(layout);
   for (std::size_t row = 0; row < size(layout.height); ++row, image += width) {
-    const std::size_t place = layout.top + row, phase = place % size(layout.row_stride);
-    float* to = planes + phase * lanes * layout.plane + place / size(layout.row_stride) * layout.out_width;
+    const std::size_t padded_row = layout.top + row, row_phase = padded_row % size(layout.row_stride);
+    float* to = planes + row_phase * phases * layout.plane + padded_row / size(layout.row_stride) * layout.out_width;
     if (pairs) {
-      kernels.split_pairs(image, width / 2, to, to + layout.plane);
+      kernels.deinterleave(image, width / 2, to, to + layout.plane);
       if (width % 2 != 0) to[width / 2] = image[width - 1];
       continue;
     }
-    for (std::size_t n = 0; n < lanes; ++n) {
-      const Lane& lane = layout.lanes[n];
-      for (std::size_t k = lane.from; k < lane.to; ++k) {
-        to[n * layout.plane + k] = image[lane.start + static_cast<std::int64_t>(k) * layout.column_stride];
+    for (std::size_t n = 0; n < phases; ++n) {
+      const ColumnPhase& phase = layout.phases[n];
+      for (std::size_t k = phase.from; k < phase.to; ++k) {
+        to[n * layout.plane + k] = image[phase.start + static_cast<std::int64_t>(k) * layout.column_stride];
       }
     }
   }
@@ -162,58 +169,63 @@ std::string check_depthwise(const std::vector<float>& weights, const ConvShape& 
   for (const Axis& axis : {shape.rows, shape.columns}) {
     const std::string wrong = check_axis(axis);
     if (!wrong.empty()) return wrong;
-    // The zeros are laid down around each image: no more of them than the filter reaches.
+    // The padding is stored around each image: no more of it than the filter reaches.
     const std::int64_t reach = axis.dilation * (axis.kernel - 1);
-    if (std::max(axis.pad_begin, axis.pad_end) > reach) return "a convolution with more padding than its kernel reaches";
+    if (std::max(axis.pad_begin, axis.pad_end) > reach) return "expected no more padding than the kernel reaches";
   }
   const auto taps = static_cast<std::size_t>(shape.taps());
-  return weights.empty() || weights.size() % taps != 0 ? "the filters do not fit the shape of the kernel" : "";
+  return weights.empty() || weights.size() % taps != 0 ? "the weights are not a multiple of the kernel size" : "";
 }
 
-void DepthwiseConv::run_plainly(const ConvCall& call, const Threads& all_threads) const {
+void DepthwiseConv::run_direct(const ConvCall& call, const Threads& all_threads) const {
   const std::size_t image = size(call.height * call.width), taps = size(shape_.taps());
   const std::size_t pixels = size(shape_.rows.output(call.height) * shape_.columns.output(call.width));
   const double products = static_cast<double>(call.batch * channels() * pixels) * static_cast<double>(taps);
-  for_each(all_threads.for_work(products), call.batch * channels(), [&](std::size_t i) {
-    const std::size_t channel = i % channels();
-    const float bias = call.bias == nullptr ? 0.0f : call.bias[channel];
-    filter_plainly(shape_, call, call.x + i * image, weights_.data() + channel * taps, bias, call.y + i * pixels);
-  });
+  parallel_for(all_threads.limited_to(products * costs::depthwise_direct::products), call.batch * channels(),
+               [&](std::size_t i) {
+                 const std::size_t channel = i % channels();
+                 const float bias = call.bias == nullptr ? 0.0f : call.bias[channel];
+                 filter_direct(shape_, call, call.x + i * image, weights_.data() + channel * taps, bias,
+                               call.y + i * pixels);
+               });
 }
 
 void DepthwiseConv::run(const ConvCall& call, const Threads& all_threads) const {
   if (call.batch == 0 || shape_.rows.output(call.height) < 1 || shape_.columns.output(call.width) < 1) return;
-  if (!worth_planes(shape_, call.height, call.width)) return run_plainly(call, all_threads);
-  const Layout layout = lay_out(shape_, call.height, call.width, kernels_.lanes);
+  if (!planes_pay_off(shape_, call.height, call.width)) return run_direct(call, all_threads);
+  const Layout layout = make_layout(shape_, call.height, call.width, kernels_.lanes);
   const std::size_t all = channels(), rows = size(shape_.rows.kernel), columns = size(shape_.columns.kernel);
   const std::size_t image = size(call.height * call.width);
   const double outputs = static_cast<double>(call.batch * all * layout.pixels);
-  const Threads threads = all_threads.for_work(outputs * (2.5 + static_cast<double>(rows * columns)) / 12);
-  // Zeros around an image stay from channel to channel: a piece of work sets them once.
-  const std::size_t pieces = std::min(call.batch * all, static_cast<std::size_t>(threads.count * threads.pieces_each));
-  // A filter of one place reads the images where they are.
+  const double per_output =
+      costs::depthwise::outputs + static_cast<double>(rows * columns) * costs::depthwise::products;
+  const Threads threads = all_threads.limited_to(outputs * per_output);
+  // The padding is the same for every channel: a chunk writes it once.
+  const std::size_t chunks =
+      std::min(call.batch * all, static_cast<std::size_t>(threads.count * threads.chunks_per_thread));
+  // 1×1 filters read the images in place.
   const bool direct = rows * columns == 1 && layout.row_stride == 1 && layout.column_stride == 1;
-  for_each(threads, pieces, [&](std::size_t piece) {
+  parallel_for(threads, chunks, [&](std::size_t chunk) {
     float* planes = nullptr;
     if (!direct) {
-      planes = scratch().activations.floats(layout.total);
+      planes = scratch().activations.reserve(layout.total);
       std::fill(planes, planes + layout.total, 0.0f);
     }
-    std::vector<float> turned(rows * columns);
+    std::vector<float> transposed(rows * columns);
     std::vector<DepthwiseColumn> filter;
     for (std::size_t c = 0; c < columns; ++c) {
       const std::vector<std::int32_t>& mask = layout.masks[c];
-      filter.push_back({layout.offsets[c].data(), turned.data() + c * rows, mask.empty() ? nullptr : mask.data()});
+      filter.push_back({layout.offsets[c].data(), transposed.data() + c * rows, mask.empty() ? nullptr : mask.data()});
     }
-    const std::size_t end = call.batch * all * (piece + 1) / pieces;
-    for (std::size_t i = call.batch * all * piece / pieces; i < end; ++i) {
+    const std::size_t end = call.batch * all * (chunk + 1) / chunks;
+    for (std::size_t i = call.batch * all * chunk / chunks; i < end; ++i) {
       const float* from = call.x + i * image;
       if (!direct) {
         fill_planes(layout, kernels_, from, planes + layout.margin);
         from = planes + layout.margin;
       }
       const float* weights = weights_.data() + i % all * rows * columns;
-      for (std::size_t t = 0; t < rows * columns; ++t) turned[t % columns * rows + t / columns] = weights[t];
+      for (std::size_t t = 0; t < rows * columns; ++t) transposed[t % columns * rows + t / columns] = weights[t];
       const float bias = call.bias == nullptr ? 0.0f : call.bias[i % all];
       kernels_.filter_channel({from, filter.data(), static_cast<int>(columns), static_cast<int>(rows),
                                layout.mask_period, bias, call.clip, call.y + i * layout.pixels, layout.pixels});

@@ -9,15 +9,15 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-std::unique_ptr<SparseMatMul> product_of(const SparseMatrix& matrix, std::size_t begin, std::size_t end,
-                                         const KernelTable& kernels) {
+std::unique_ptr<SparseMatMul> rows_of(const SparseMatrix& matrix, std::size_t begin, std::size_t end,
+                                      const KernelTable& kernels) {
   SparseMatrix part;
   part.rows = static_cast<std::uint32_t>(end - begin);
   part.columns = matrix.columns;
-  const std::size_t first = matrix.starts[begin], last = matrix.starts[end];
-  for (std::size_t row = begin; row <= end; ++row) part.starts.push_back(matrix.starts[row] - first);
-  part.places.assign(matrix.places.begin() + static_cast<std::ptrdiff_t>(first),
-                     matrix.places.begin() + static_cast<std::ptrdiff_t>(last));
+  const std::size_t first = matrix.row_ptr[begin], last = matrix.row_ptr[end];
+  for (std::size_t row = begin; row <= end; ++row) part.row_ptr.push_back(matrix.row_ptr[row] - first);
+  part.col_idx.assign(matrix.col_idx.begin() + static_cast<std::ptrdiff_t>(first),
+                      matrix.col_idx.begin() + static_cast<std::ptrdiff_t>(last));
   part.values.assign(matrix.values.begin() + static_cast<std::ptrdiff_t>(first),
                      matrix.values.begin() + static_cast<std::ptrdiff_t>(last));
   return std::make_unique<SparseMatMul>(std::move(part), kernels);
@@ -30,18 +30,18 @@ void multiply(SparseMatMul& product, const float* x, std::size_t batch, float* y
 }  // namespace
 
 std::string check_gru(const SparseMatrix& matrix, const GruShape& shape) {
-  if (shape.directions != 1 && shape.directions != 2) return "a GRU must have one direction or two";
+  if (shape.directions != 1 && shape.directions != 2) return "GRU: expected 1 or 2 directions";
   const std::uint64_t rows = static_cast<std::uint64_t>(shape.directions) * 3 * matrix.columns;
-  return matrix.rows == rows ? "" : "the packed weights of a GRU must have three rows for each column and direction";
+  return matrix.rows == rows ? "" : "GRU: expected packed weights with three rows per column and direction";
 }
 
 SparseGru::SparseGru(const SparseMatrix& matrix, const GruShape& shape, const KernelTable& kernels)
     : size_(matrix.columns), kernels_(kernels) {
   for (std::int32_t d = 0; d < shape.directions; ++d) {
     const std::size_t begin = static_cast<std::size_t>(d) * 3 * size_, end = begin + 3 * size_;
-    const std::size_t cut = shape.reset_after != 0 ? end : begin + 2 * size_;
-    directions_.push_back({shape.backward[d] != 0, product_of(matrix, begin, cut, kernels),
-                           cut == end ? nullptr : product_of(matrix, cut, end, kernels)});
+    const std::size_t split = shape.reset_after != 0 ? end : begin + 2 * size_;
+    directions_.push_back({shape.backward[d] != 0, rows_of(matrix, begin, split, kernels),
+                           split == end ? nullptr : rows_of(matrix, split, end, kernels)});
   }
 }
 
@@ -50,64 +50,65 @@ void SparseGru::run(const GruCall& call, const Threads& threads) {
   for (std::size_t d = 0; d < directions(); ++d) run_direction(call, d, threads);
 }
 
-void SparseGru::run_direction(const GruCall& call, std::size_t number, const Threads& threads) {
-  const Direction& mine = directions_[number];
+void SparseGru::run_direction(const GruCall& call, std::size_t index, const Threads& threads) {
+  const Direction& direction = directions_[index];
   const std::size_t state = call.batch * size_;
-  static thread_local Buffer kept;
-  float* held = kept.floats(state);  // the state where it cannot be read from the output
+  static thread_local Buffer buffer;
+  float* state_buffer = buffer.reserve(state);  // the previous state, where the output does not hold it
   if (call.initial == nullptr) {
-    std::fill(held, held + state, 0.0f);
+    std::fill(state_buffer, state_buffer + state, 0.0f);
   } else {
-    std::memcpy(held, call.initial + number * state, state * sizeof(float));
+    std::memcpy(state_buffer, call.initial + index * state, state * sizeof(float));
   }
-  const float* before = held;
+  const float* prev = state_buffer;
   for (std::size_t step = 0; step < call.steps; ++step) {
-    const std::size_t t = mine.backward ? call.steps - 1 - step : step;
-    const float* x = call.x + (t * call.batch * directions() + number) * 3 * size_;
-    float* after = call.y + (t * directions() + number) * state;
-    run_step(mine, {x, call.batch, call.bias == nullptr ? nullptr : call.bias + number * size_, before, after}, threads);
+    const std::size_t t = direction.backward ? call.steps - 1 - step : step;
+    const float* x = call.x + (t * call.batch * directions() + index) * 3 * size_;
+    float* next = call.y + (t * directions() + index) * state;
+    run_step(direction, {x, call.batch, call.bias == nullptr ? nullptr : call.bias + index * size_, prev, next},
+             threads);
     if (call.lengths == nullptr) {
-      before = after;
+      prev = next;
       continue;
     }
-    // Beyond its length a sample has no output; forward its state stays after its end, backward before it.
+    // Past its length a sample has no output, and its state does not change.
     for (std::size_t b = 0; b < call.batch; ++b) {
-      float* row = after + b * size_;
+      float* row = next + b * size_;
       if (t < static_cast<std::size_t>(call.lengths[b])) {
-        std::memcpy(held + b * size_, row, size_ * sizeof(float));
+        std::memcpy(state_buffer + b * size_, row, size_ * sizeof(float));
       } else {
         std::fill(row, row + size_, 0.0f);
       }
     }
   }
   if (call.last == nullptr) return;
-  float* last = call.last + number * state;
-  std::memcpy(last, before, state * sizeof(float));
+  float* last = call.last + index * state;
+  std::memcpy(last, prev, state * sizeof(float));
   for (std::size_t b = 0; call.lengths != nullptr && b < call.batch; ++b) {
-    // As ONNX Runtime has it: a sample without a step ends with zeros, whatever it began with.
+    // As in ONNX Runtime: a sample of length 0 ends with zeros, whatever its initial state.
     if (call.lengths[b] == 0) std::fill(last + b * size_, last + (b + 1) * size_, 0.0f);
   }
 }
 
-void SparseGru::run_step(const Direction& mine, const Step& step, const Threads& threads) {
-  static thread_local Buffer multiplied, reset, renewed;
-  const std::size_t pitch = mine.fresh ? 2 * size_ : 3 * size_;
-  float* gates = multiplied.floats(step.batch * pitch);
-  multiply(*mine.gates, step.before, step.batch, gates, threads);
-  const auto task_of = [&](std::size_t b, const float* fresh, float* after) {
+void SparseGru::run_step(const Direction& direction, const Step& step, const Threads& threads) {
+  static thread_local Buffer gate_buffer, reset_buffer, candidate_buffer;
+  const std::size_t pitch = direction.candidate ? 2 * size_ : 3 * size_;
+  float* gates = gate_buffer.reserve(step.batch * pitch);
+  multiply(*direction.gates, step.prev, step.batch, gates, threads);
+  const auto task_of = [&](std::size_t b, const float* candidate, float* next) {
     const float* x = step.x + b * directions() * 3 * size_;
-    return GateTask{x, gates + b * pitch, fresh, step.bias, step.before + b * size_, after + b * size_, size_};
+    return GateTask{x, gates + b * pitch, candidate, step.bias, step.prev + b * size_, next + b * size_, size_};
   };
-  if (!mine.fresh) {
+  if (!direction.candidate) {
     for (std::size_t b = 0; b < step.batch; ++b) {
-      kernels_.gru_gates(task_of(b, gates + b * pitch + 2 * size_, step.after));
+      kernels_.gru_step(task_of(b, gates + b * pitch + 2 * size_, step.next));
     }
     return;
   }
-  float *through = reset.floats(step.batch * size_), *fresh = renewed.floats(step.batch * size_);
-  for (std::size_t b = 0; b < step.batch; ++b) kernels_.gru_reset(task_of(b, nullptr, through));
-  multiply(*mine.fresh, through, step.batch, fresh, threads);
-  for (std::size_t b = 0; b < step.batch; ++b) kernels_.gru_renew(task_of(b, fresh + b * size_, step.after));
+  float *reset = reset_buffer.reserve(step.batch * size_), *candidate = candidate_buffer.reserve(step.batch * size_);
+  for (std::size_t b = 0; b < step.batch; ++b) kernels_.gru_reset_state(task_of(b, nullptr, reset));
+  multiply(*direction.candidate, reset, step.batch, candidate, threads);
+  for (std::size_t b = 0; b < step.batch; ++b) kernels_.gru_update_state(task_of(b, candidate + b * size_, step.next));
 }
 
 }  // namespace rigl

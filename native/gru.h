@@ -1,4 +1,4 @@
-// The recurrent half of a GRU: its inputs arrive multiplied, its own state is multiplied with sparse weights here.
+// The recurrent half of a GRU: takes the products of its inputs, and multiplies its state by sparse weights.
 #pragma once
 
 #include <cstddef>
@@ -14,27 +14,28 @@
 namespace rigl {
 
 struct GruShape {
-  std::int32_t directions = 1;   // one or two
-  std::int32_t backward[2] = {0, 0};  // for each direction: whether it begins at the end
-  std::int32_t reset_after = 1;  // whether the state is reset after its product (as torch does) or before it
+  std::int32_t directions = 1;        // 1 or 2
+  std::int32_t backward[2] = {0, 0};  // per direction: runs from the last step to the first
+  std::int32_t reset_after = 1;       // reset gate after (as in torch) or before the product of the state
 };
 
 struct GruCall {
-  const float* x;  // [steps][batch][directions][3 * size]: update, reset and new, with the biases that need no reset
+  const float* x;  // [steps][batch][directions][3 * size]: update, reset and candidate, with the biases the reset gate
+                   // does not scale
   std::size_t steps, batch;
-  const float* bias;            // [directions][size], added to the new state before it is reset; or none
-  const float* initial;         // [directions][batch][size], or none: zeros
-  const std::int32_t* lengths;  // [batch], each up to `steps`; or none: all steps
-  float* y;                     // [steps][directions][batch][size], zeros beyond the length of a sample
-  float* last;                  // [directions][batch][size], or none
+  const float* bias;            // [directions][size], of the candidate, scaled by the reset gate; or null
+  const float* initial;         // [directions][batch][size], or null for zeros
+  const std::int32_t* lengths;  // [batch], each in [0, steps]; or null for all steps
+  float* y;                     // [steps][directions][batch][size], zero past the length of a sample
+  float* last;                  // [directions][batch][size], or null
 };
 
-// Says what is wrong with the weights of a GRU, or nothing.
+// Returns what is invalid about the weights of a GRU, or an empty string.
 std::string check_gru(const SparseMatrix& matrix, const GruShape& shape);
 
 class SparseGru {
  public:
-  // The matrix is [directions * 3 * size][size], as `check_gru` confirms.
+  // The matrix is [directions * 3 * size][size], checked by `check_gru`.
   SparseGru(const SparseMatrix& matrix, const GruShape& shape, const KernelTable& kernels);
 
   std::size_t size() const { return size_; }
@@ -44,20 +45,20 @@ class SparseGru {
  private:
   struct Direction {
     bool backward;
-    std::unique_ptr<SparseMatMul> gates;  // of all three, or of update and reset
-    std::unique_ptr<SparseMatMul> fresh;  // of the new state, where it is reset first; or none
+    std::unique_ptr<SparseMatMul> gates;      // of all three gates, or of update and reset
+    std::unique_ptr<SparseMatMul> candidate;  // where the reset gate comes first; or null
   };
 
   struct Step {
-    const float* x;  // of the first sample; those of others are all directions apart
+    const float* x;  // of the first sample; samples are all directions apart
     std::size_t batch;
-    const float* bias;  // or none
-    const float* before;
-    float* after;
+    const float* bias;  // or null
+    const float* prev;
+    float* next;
   };
 
-  void run_direction(const GruCall& call, std::size_t number, const Threads& threads);
-  void run_step(const Direction& mine, const Step& step, const Threads& threads);
+  void run_direction(const GruCall& call, std::size_t index, const Threads& threads);
+  void run_step(const Direction& direction, const Step& step, const Threads& threads);
 
   std::size_t size_;
   const KernelTable& kernels_;

@@ -1,5 +1,5 @@
-// The innermost loops. They are compiled once for each set of instructions, so this header and `kernels_body.h` use
-// nothing from the C++ library: the linker could otherwise keep a copy that another processor cannot run.
+// The interface of the inner loops. They are compiled once per instruction set, so this header and `kernels_body.h`
+// include nothing of the C++ library: the linker could otherwise keep a copy that another processor cannot run.
 #pragma once
 
 #include <stddef.h>
@@ -7,101 +7,103 @@
 
 namespace rigl {
 
-// The widest tile of columns that a kernel takes at once: so many vectors of accumulators.
-constexpr int kMostVectors = 8;
+// The widest tile a kernel takes, in vectors of accumulators.
+constexpr int kMaxVectors = 8;
 
 struct Clip {
   float low, high;
 };
 
-// A row of a block: where its results go, and how many of the block's non-zeros are its own.
+// A row of a block: its index in the output, and how many of the block's non-zeros belong to it.
 struct RowEntry {
   uint32_t row;
   uint32_t count;
 };
 
-// The non-zeros of some rows in some columns, row by row. `columns` counts from the first column of the block.
+// The non-zeros of a block, row by row. Column indices are relative to the block.
 struct BlockView {
   const RowEntry* rows;
   size_t row_count;
-  const uint16_t* columns;
+  const uint16_t* col_idx;
   const float* values;
 };
 
-// Multiply a block with a tile of activations, [columns of the block][width], and add to the sums of earlier blocks.
+// Multiply a block by a tile of activations [columns of the block][width], and accumulate over the blocks of a group.
 struct TileTask {
   const float* x;
-  size_t x_pitch;  // in floats, as all others
-  float* sums;     // [rows][sums_pitch], between the first and the last block
-  size_t sums_pitch;
+  size_t x_pitch;  // all pitches are in floats
+  float* acc;      // accumulators [rows][acc_pitch], stored between the first and the last block
+  size_t acc_pitch;
   int width;  // columns of the tile
   bool first, last;
-  const float* bias;      // by row, or none
-  const float* residual;  // as y, or none
+  // Epilogue, applied after the last block.
+  const float* bias;      // per row, or null
+  const float* residual;  // same layout as y, or null
   float* y;
   size_t y_pitch;
   Clip clip;
 };
 
-// Eight (or LANES) rows at a time, their non-zeros interleaved; for a single column of activations.
+// Sliced ELLPACK: slices of as many rows as a vector has lanes, their non-zeros interleaved. For a single column of
+// activations.
 struct SliceView {
   const uint32_t* lengths;  // non-zeros of the longest row of each slice
   size_t slice_count;
-  const uint16_t* columns;
+  const uint16_t* col_idx;
   const float* values;
-  const uint32_t* rows;  // where each row of each slice goes; those beyond the end are `row_limit`
+  const uint32_t* rows;  // output row of each lane of each slice; `row_limit` for lanes without a row
   uint32_t row_limit;
 };
 
 struct VectorTask {
-  const float* x;  // with a zero behind its last entry, for the holes of a slice
+  const float* x;  // followed by a zero, which the padding of a slice reads
   float* y;
   bool first, last;
   const float* bias;
   Clip clip;
 };
 
-// How the rows of a tile are read from planes of pixels: one shift for each place of the filter.
-struct ShiftTask {
+// How the columns of a tile are read from planes of pixels: one offset per filter tap.
+struct PackTask {
   const float* planes;
-  ptrdiff_t plane_limit;  // floats that may be read, from `planes` on; before it, none may
+  ptrdiff_t plane_limit;  // floats that may be read from `planes` on; none may be read before it
   ptrdiff_t plane_pitch;  // from channel to channel
-  const ptrdiff_t* shifts;
-  const int32_t* masks;        // [taps][width rounded up to vectors]: -1 within the image, 0 outside
+  const ptrdiff_t* offsets;
+  const int32_t* masks;        // [taps][width rounded up to vectors]: -1 inside the image, 0 outside
   const uint8_t* mask_needed;  // [taps]
   int width;
 };
 
-// Where a column of the weights finds its activations: a channel, and a place of the filter.
+// The activations of a column of the weights: a channel and a filter tap.
 struct Source {
   uint32_t channel;
   uint32_t tap;
 };
 
-// One step of a GRU for one sample, after its products.
+// One step of a GRU for one sample, after the matrix products. Gates are in the order update, reset, candidate.
 struct GateTask {
-  const float* input;  // update, reset, new
-  const float* state;  // update, reset
-  const float* fresh;  // the new state's own product
-  const float* bias;  // of the new state, or none
-  const float* before;
-  float* after;
+  const float* input;      // products of the input: all three gates
+  const float* state;      // products of the previous state: update and reset
+  const float* candidate;  // product of the candidate
+  const float* bias;       // of the candidate, or null
+  const float* prev;
+  float* next;
   size_t size;
 };
 
-// A column of a filter: where the pixels under each of its rows lie, and which of its sums count.
+// A column of a depthwise filter.
 struct DepthwiseColumn {
-  const ptrdiff_t* offsets;  // [rows], from `planes` on
+  const ptrdiff_t* offsets;  // [rows]: where the pixels under each row are, relative to `planes`
   const float* weights;      // [rows]
-  const int32_t* mask;       // by pixel: -1 within the image, 0 beside it; or none
+  const int32_t* mask;       // per pixel: -1 inside the image, 0 outside; or null
 };
 
-// One channel, one filter. Pixel number p of the output reads number p + offset of the planes. Whole vectors are read.
+// One channel and its filter. Output pixel p reads the pixels p + offset of the planes, in whole vectors.
 struct DepthwiseTask {
   const float* planes;
   const DepthwiseColumn* filter;
   int columns, rows;   // of the filter
-  size_t mask_period;  // masks repeat after so many pixels
+  size_t mask_period;  // masks repeat after this many pixels
   float bias;
   Clip clip;
   float* y;
@@ -113,21 +115,21 @@ struct KernelTable {
   int lanes;
   void (*multiply_tile)(const BlockView&, const TileTask&);
   void (*multiply_vector)(const SliceView&, const VectorTask&);
-  void (*pack_shifted)(const ShiftTask&, const Source* sources, size_t count, float* out, size_t pitch);
+  void (*pack_tile)(const PackTask&, const Source* sources, size_t count, float* out, size_t pitch);
   // out[c][r] = in[r][c]
   void (*transpose)(const float* in, size_t in_pitch, size_t rows, size_t columns, float* out, size_t out_pitch);
-  // out[i] = in[2 * i], out[i] = in[2 * i + 1]
-  void (*split_pairs)(const float* in, size_t pairs, float* even, float* odd);
-  // The whole step, where the new state's product is reset afterwards.
-  void (*gru_gates)(const GateTask&);
-  // Where it is reset before: first the state that is to be multiplied, then, after the product, the rest.
-  void (*gru_reset)(const GateTask&);
-  void (*gru_renew)(const GateTask&);
+  // even[i] = in[2 * i], odd[i] = in[2 * i + 1]
+  void (*deinterleave)(const float* in, size_t pairs, float* even, float* odd);
+  // A whole step with the reset gate applied after the product of the candidate.
+  void (*gru_step)(const GateTask&);
+  // With the reset gate applied before it: first reset * state, which is then multiplied; then the rest of the step.
+  void (*gru_reset_state)(const GateTask&);
+  void (*gru_update_state)(const GateTask&);
   void (*filter_channel)(const DepthwiseTask&);
 };
 
 const KernelTable* portable_kernels();
-const KernelTable* avx2_kernels();    // none where the compiler or the processor lacks them
+const KernelTable* avx2_kernels();    // null where the compiler or the processor lacks the instructions
 const KernelTable* avx512_kernels();  // likewise
 
 }  // namespace rigl

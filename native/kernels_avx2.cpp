@@ -1,4 +1,4 @@
-// Compiled with AVX2 and FMA; called only where the processor has both.
+// Compiled with AVX2 and FMA; called only on processors that have both.
 #include "kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__)

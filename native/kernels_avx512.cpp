@@ -1,5 +1,5 @@
-// Compiled with AVX-512; called only where the processor has it. With RIGL_COMPRESS_WIDE the same loops run on any
-// processor, slowly: so they are tested where none has AVX-512.
+// Compiled with AVX-512; called only on processors that have it. With RIGL_COMPRESS_WIDE the same loops are compiled
+// for any processor, so that they can be tested without AVX-512.
 #include "kernels.h"
 
 #if defined(RIGL_COMPRESS_WIDE) || \

@@ -1,4 +1,4 @@
-// For every processor: vectors of four floats, which the compiler maps onto whatever there is.
+// For every processor: vectors of four floats, which the compiler maps to the available instructions.
 #define RIGL_LANES 4
 #define RIGL_NAME "portable"
 #include "kernels_body.h"

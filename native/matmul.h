@@ -1,4 +1,4 @@
-// Sparse weights times activations: y[b][m] = clip(bias[m] + sum over k of w[m][k] * x[b][k]).
+// Sparse matrix product: y[b][m] = clip(bias[m] + sum over k of w[m][k] * x[b][k]).
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace rigl {
 struct MatMulCall {
   const float* x;
   std::size_t batch;
-  const float* bias;  // or none
+  const float* bias;  // [rows], or null
   float* y;
   bool x_by_column, y_by_column;  // [features][batch] instead of [batch][features]
   Clip clip;
@@ -31,23 +31,27 @@ class SparseMatMul {
   const SparseMatrix& matrix() const { return matrix_; }
 
  private:
-  struct Plan {
+  struct TilesOfWidth {
     int width;
     std::uint32_t groups;
-    TilePlan tiles;
+    TilePlan plan;
+  };
+  struct SlicesOfGroups {
+    std::uint32_t groups;
+    SlicePlan plan;
   };
 
-  double nanoseconds(std::size_t batch) const;
+  double estimate_ns(std::size_t batch) const;
   void run_vector(const MatMulCall& call, const Threads& threads);
   void run_tiles(const MatMulCall& call, const Threads& threads);
-  std::shared_ptr<const SlicePlan> slices(std::uint32_t groups);
-  std::shared_ptr<const Plan> tiles(int width, std::uint32_t groups);
+  std::shared_ptr<const SlicesOfGroups> slices(std::uint32_t groups);
+  std::shared_ptr<const TilesOfWidth> tiles(int width, std::uint32_t groups);
 
   SparseMatrix matrix_;
   const KernelTable& kernels_;
   std::mutex mutex_;
-  std::shared_ptr<const SlicePlan> slices_;
-  std::vector<std::shared_ptr<const Plan>> tiles_;
+  std::vector<std::shared_ptr<const SlicesOfGroups>> slices_;
+  std::vector<std::shared_ptr<const TilesOfWidth>> tiles_;
 };
 
 }  // namespace rigl

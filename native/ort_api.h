@@ -1,5 +1,5 @@
-// The few entries of ONNX Runtime's C interface that the operators use, declared here because no package ships the header.
-// The table is append-only: an entry keeps its place for ever, and a runtime answers for every version up to its own.
+// The entries of ONNX Runtime's C API that the operators use. Declared here because no package ships the header. The
+// API is an append-only table: an entry keeps its index, and a runtime supports every version up to its own.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace ort {
 
-// 1.18 is the oldest runtime that is supported; it has all that is used here.
+// 1.18 is the oldest supported runtime, and has every entry used here.
 constexpr std::uint32_t kApiVersion = 18;
 
 struct Status;
@@ -19,7 +19,7 @@ struct SessionOptions;
 struct CustomOpDomain;
 struct ShapeContext;
 
-enum ElementType : int { kFloat = 1, kUint8 = 2, kInt32 = 6, kInt64 = 7 };
+enum ElementType : int { kFloat = 1, kUint8 = 2, kInt32 = 6 };
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
 enum Characteristic : int { kRequired = 0, kOptional = 1 };
 
@@ -30,7 +30,7 @@ struct ApiBase {
   const char* (*get_version)();
 };
 
-// The description of an operator. The runtime reads the fields that exist in the version that the first one names.
+// The description of an operator. The runtime reads the fields of the version that the first field names.
 struct CustomOp {
   std::uint32_t version;
   void* (*create_kernel)(const CustomOp*, Table, const KernelInfo*);
@@ -59,15 +59,15 @@ struct CustomOp {
   std::size_t (*get_alias_map)(int**, int**);
   void (*release_alias_map)(int*, int*);
 };
-static_assert(sizeof(void*) != 8 || sizeof(CustomOp) == 208, "the layout of the interface is fixed");
+static_assert(sizeof(void*) != 8 || sizeof(CustomOp) == 208, "the layout of OrtCustomOp");
 
-// Typed access to the table; the numbers are places in it.
+// Typed access to the table by index.
 struct Api {
   Table table;
 
-  template <int kPlace, class Result, class... Arguments>
+  template <int kIndex, class Result, class... Arguments>
   Result call(Arguments... arguments) const {
-    return reinterpret_cast<Result (*)(Arguments...)>(table[kPlace])(arguments...);
+    return reinterpret_cast<Result (*)(Arguments...)>(table[kIndex])(arguments...);
   }
 
   Status* create_status(ErrorCode code, const char* message) const {
@@ -99,13 +99,11 @@ struct Api {
                  Value** out) const {
     return call<91, Status*>(context, index, shape, rank, out);
   }
-  Status* output_count(const KernelContext* context, std::size_t* out) const { return call<89, Status*>(context, out); }
   Status* parallel_for(const KernelContext* context, void (*task)(void*, std::size_t), std::size_t total,
                        std::size_t batches, void* user) const {
     return call<274, Status*>(context, task, total, batches, user);
   }
   Status* shape_info(const Value* value, ShapeInfo** out) const { return call<65, Status*>(value, out); }
-  Status* element_type(const ShapeInfo* info, int* out) const { return call<60, Status*>(info, out); }
   Status* rank(const ShapeInfo* info, std::size_t* out) const { return call<61, Status*>(info, out); }
   Status* dimensions(const ShapeInfo* info, std::int64_t* out, std::size_t rank) const {
     return call<62, Status*>(info, out, rank);

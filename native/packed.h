@@ -1,9 +1,9 @@
-// Sparse weights as bytes, the form in which they travel inside an ONNX file. Little-endian:
+// Sparse weights in compressed sparse row format, serialized as they are stored in an ONNX file. Little-endian:
 //
-//   "RGLS"  version u32 = 1  rows u32  columns u32  non-zeros u64  bytes of an index u32 (2 or 4)  zero u32
-//   non-zeros of each row u32[rows]   values f32[non-zeros]   columns u16 or u32[non-zeros], rising within a row
+//   "RGLS"  version u32 = 1  rows u32  columns u32  non-zeros u64  index bytes u32 (2 or 4)  zero u32
+//   non-zeros per row u32[rows]   values f32[non-zeros]   column indices u16 or u32[non-zeros], increasing within a row
 //
-// It says nothing about the processor; blocks that fit its caches are made from it when an operator is created.
+// The format does not depend on the processor: blocks that fit its caches are planned when an operator first runs.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,12 @@ namespace rigl {
 
 struct SparseMatrix {
   std::uint32_t rows = 0, columns = 0;
-  std::vector<std::size_t> starts;  // of each row, and the end
-  std::vector<std::uint32_t> places;
+  std::vector<std::size_t> row_ptr;  // [rows + 1]
+  std::vector<std::uint32_t> col_idx;
   std::vector<float> values;
-
-  std::size_t count(std::uint32_t row) const { return starts[row + 1] - starts[row]; }
 };
 
-// Reads any bytes: gives a sentence about what is wrong with them, or nothing and the matrix.
+// Parse any bytes. Returns a message that says what is invalid, or an empty string and the matrix.
 std::string read_packed(const void* bytes, std::size_t size, SparseMatrix* out);
 
 }  // namespace rigl

@@ -1,4 +1,4 @@
-// Work for the threads of whoever calls, and memory that each thread keeps from one call to the next.
+// Parallel loops on the caller's threads, and memory that each thread keeps between calls.
 #pragma once
 
 #include <algorithm>
@@ -9,61 +9,66 @@
 #include <memory>
 #include <new>
 
-namespace rigl {
+#include "kernel_costs.h"
 
-// To call in another thread, to wait for it, and to move what it reads into its caches costs about as much as so many
-// nanoseconds of work. Measured with networks of small layers in ONNX Runtime's pool.
-constexpr double kLeastShare = 30e3;
+namespace rigl {
 
 struct Threads {
   int count = 1;
   void (*run)(void* pool, void (*task)(void*, std::size_t), std::size_t total, void* user) = nullptr;
   void* pool = nullptr;
-  double least_share = kLeastShare;  // nanoseconds of work for which a thread is called in
-  int pieces_each = 4;               // a few more pieces than threads, so that a slow one is not waited for
+  double ns_per_thread = costs::threads::work;  // a thread is used for every so many nanoseconds of work
+  int chunks_per_thread = 4;                    // more chunks than threads balance threads of unequal speed
 
-  // As many of these threads as a piece of work keeps busy.
-  Threads for_work(double nanoseconds) const {
-    if (count <= 1 || nanoseconds >= least_share * count) return *this;
-    return {std::max(static_cast<int>(nanoseconds / least_share), 1), run, pool, least_share, 1};
+  // As many of these threads as pay off for this much work.
+  Threads limited_to(double nanoseconds) const {
+    if (count <= 1 || nanoseconds >= ns_per_thread * count) return *this;
+    return {std::max(static_cast<int>(nanoseconds / ns_per_thread), 1), run, pool, ns_per_thread, 1};
+  }
+};
+
+// A parallel loop in progress. The threads belong to the caller, so no exception may leave them: the first is kept, and
+// rethrown to the caller.
+template <class Body>
+struct ParallelLoop {
+  const Body* body;
+  std::size_t total, chunks;
+  std::atomic<bool> failed{false};
+  std::exception_ptr error{};
+
+  static void run_chunk(void* user, std::size_t index) noexcept {
+    ParallelLoop& loop = *static_cast<ParallelLoop*>(user);
+    try {
+      const std::size_t end = loop.total * (index + 1) / loop.chunks;
+      for (std::size_t i = loop.total * index / loop.chunks; i < end; ++i) (*loop.body)(i);
+    } catch (...) {
+      if (!loop.failed.exchange(true)) loop.error = std::current_exception();
+    }
   }
 };
 
 // Call `body(i)` for all i below `total`.
 template <class Body>
-void for_each(const Threads& threads, std::size_t total, const Body& body) {
+void parallel_for(const Threads& threads, std::size_t total, const Body& body) {
   if (threads.count <= 1 || total <= 1 || threads.run == nullptr) {
     for (std::size_t i = 0; i < total; ++i) body(i);
     return;
   }
-  struct Call {
-    const Body* body;
-    std::size_t total, pieces;
-    std::atomic<bool> failed;
-  };
-  Call call = {&body, total, std::min(total, static_cast<std::size_t>(threads.count * threads.pieces_each)), {false}};
-  const auto piece = [](void* user, std::size_t index) {
-    Call& one = *static_cast<Call*>(user);
-    const std::size_t end = one.total * (index + 1) / one.pieces;
-    try {
-      for (std::size_t i = one.total * index / one.pieces; i < end; ++i) (*one.body)(i);
-    } catch (const std::exception&) {
-      one.failed = true;  // no exception may leave a thread that is not ours
-    }
-  };
-  threads.run(threads.pool, piece, call.pieces, &call);
-  if (call.failed) throw std::bad_alloc();
+  const std::size_t chunks = std::min(total, static_cast<std::size_t>(threads.count * threads.chunks_per_thread));
+  ParallelLoop<Body> loop{&body, total, chunks};
+  threads.run(threads.pool, ParallelLoop<Body>::run_chunk, chunks, &loop);
+  if (loop.failed) std::rethrow_exception(loop.error);
 }
 
-// Memory that grows and is not set to anything; aligned to cache lines.
+// Uninitialized memory that grows on demand, aligned to cache lines.
 class Buffer {
  public:
-  float* floats(std::size_t count) {
+  float* reserve(std::size_t count) {
     if (count > capacity_) {
       const std::size_t bytes = (count * sizeof(float) + 4095) / 4096 * 4096;
-      void* fresh = std::aligned_alloc(64, bytes);
-      if (fresh == nullptr) throw std::bad_alloc();
-      memory_.reset(static_cast<float*>(fresh));
+      void* memory = std::aligned_alloc(64, bytes);
+      if (memory == nullptr) throw std::bad_alloc();
+      memory_.reset(static_cast<float*>(memory));
       capacity_ = bytes / sizeof(float);
     }
     return memory_.get();
@@ -77,17 +82,19 @@ class Buffer {
   std::size_t capacity_ = 0;
 };
 
-// What a thread works with inside a piece of work, and what the caller prepares for all of them.
+// Buffers of a thread inside a parallel loop.
 struct Scratch {
-  Buffer activations, sums, outputs;
+  Buffer activations, acc, outputs;
 };
 inline Scratch& scratch() {
-  static thread_local Scratch mine;
-  return mine;
+  static thread_local Scratch buffers;
+  return buffers;
 }
-inline Buffer& prepared() {
-  static thread_local Buffer mine;
-  return mine;
+
+// What the calling thread prepares for all threads of a loop.
+inline Buffer& shared_input() {
+  static thread_local Buffer buffer;
+  return buffer;
 }
 
 }  // namespace rigl

@@ -17,7 +17,7 @@ def markdown(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Names come from files of others: they are no HTML, and end no row.
+    """Return a text that is no HTML and ends no row: names come from foreign files.
 
     >>> _cell("fc1<script>\\n| 2")
     'fc1&lt;script> \\\\| 2'

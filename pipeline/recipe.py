@@ -1,25 +1,30 @@
 """Recipes: everything a run depends on, as TOML."""
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from re import sub
 from typing import Any, Literal
 
 import tomli_w
 
 import rigl_compress
-from rigl_compress.models.artifacts import read_small_text
-from rigl_compress.models.errors import InputError, did_you_mean
-from rigl_compress.models.networks import ModelSpec
-from rigl_compress.models.settings import parse, plain
-from rigl_compress.models.trust import FromFile, from_file, trusting_code, vouched
-from rigl_compress.pipeline.train.config import SparsityConfig
-from rigl_compress.pipeline.train.initialize import InitConfig
-from rigl_compress.pipeline.train.learning_rate import LearningRate
-from rigl_compress.pipeline.train.optimizers import OptimizerConfig
+from rigl_compress.core.artifacts import read_small_text
+from rigl_compress.core.dataclass_io import parse, plain
+from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.core.trust import Call, FromFile, from_file, trusted_if_trained_here, trusting_code
+from rigl_compress.models.model_registry import ModelSpec
+from rigl_compress.pipeline.distill_config import DistillConfig
+from rigl_compress.pipeline.learning_rate import LearningRate
+from rigl_compress.pipeline.optimizers import OptimizerConfig
+from rigl_compress.sparsity.initialization import InitConfig
+from rigl_compress.sparsity.sparsity_config import SparsityConfig
+
+RUN_WEIGHTS = ("initial", "final")  # of an earlier run
+RUN_TOPOLOGIES = ("start", "end")
+START_WEIGHTS = ("fresh", *RUN_WEIGHTS, "model")  # any other text is a file
 
 
 @dataclass(frozen=True)
@@ -33,17 +38,51 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class StartConfig:
-    """An earlier run to start from."""
+    """The weights, connections or architecture to start from."""
 
-    run: str  # its folder
-    weights: Literal["fresh", "initial", "final"] = "fresh"
-    topology: Literal["fresh", "begin", "end"] = "fresh"
-    architecture: Literal["same", "alive"] = "same"  # alive: without the earlier run's dead neurons (RigL+)
+    run: str | None = None  # folder of an earlier run
+    weights: str = "fresh"  # "initial", "final": of the run; "model": as the network's code returns them; or a file
+    topology: Literal["fresh", "start", "end", "magnitude", "magnitude-global"] = "fresh"
+    architecture: Literal["same", "pruned"] = "same"  # pruned: without the earlier run's dead neurons (RigL+)
+    rename: Mapping[str, str] = field(default_factory=dict)  # regular expressions in names of weights → replacements
+    skip: tuple[str, ...] = ()  # parameters that stay as they are built, by name, module, glob or type
+
+    def __post_init__(self) -> None:
+        for key, of_run in {"weights": RUN_WEIGHTS, "topology": RUN_TOPOLOGIES, "architecture": ("pruned",)}.items():
+            if self.run is None and (value := getattr(self, key)) in of_run:
+                raise InputError(f"start.{key} is {str(value)!r}, of an earlier run: name its folder with start.run")
+        for key in ("rename", "skip"):
+            if getattr(self, key) and self.weights in ("fresh", "model"):
+                raise InputError(f"start.{key} is for weights that are loaded: set start.weights to a file")
+        for pattern in self.rename:
+            check_expression(pattern)
+
+    @property
+    def file(self) -> Path | None:
+        """The file or folder of weights to start from."""
+        return None if self.weights in START_WEIGHTS else Path(self.weights)
+
+
+def check_expression(pattern: str) -> None:
+    """Raise for a text that is no regular expression.
+
+    >>> check_expression("(")
+    Traceback (most recent call last):
+    rigl_compress.core.errors.InputError: start.rename: '(' is no regular expression (missing ), unterminated \
+subpattern at position 0): write a backslash before characters that mean themselves
+    """
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InputError(
+            f"start.rename: {str(pattern)!r} is no regular expression ({error}): write a backslash before characters "
+            "that mean themselves"
+        ) from None
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The length and the manner of training."""
+    """The settings of training."""
 
     epochs: int = 10
     batch: int = 100
@@ -55,6 +94,8 @@ class TrainConfig:
     compile: bool = False
     evaluate_every: int = 1  # epochs
     checkpoint_every: int = 1  # epochs
+    freeze_batch_norm: bool = False  # normalise with the running statistics in training too
+    recalibrate_batch_norm: int = 0  # training batches that statistics are estimated from after updates; 0: never
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "accumulate", "evaluate_every", "checkpoint_every"):
@@ -64,12 +105,16 @@ class TrainConfig:
             raise InputError(f"train.multiplier is {self.multiplier}, expected a factor above 0")
         if not 0 <= self.label_smoothing <= 1:
             raise InputError(f"train.label_smoothing is {self.label_smoothing}, expected a share between 0 and 1")
+        if self.recalibrate_batch_norm < 0:
+            raise InputError(
+                f"train.recalibrate_batch_norm is {self.recalibrate_batch_norm}, expected a number of batches, or 0"
+            )
         if not self.clip_gradient >= 0:
             raise InputError(f"train.clip_gradient is {self.clip_gradient}, expected a norm, or 0 for no clipping")
 
     @property
     def all_epochs(self) -> int:
-        """Epochs of the whole run, the multiplier counted in."""
+        """Epochs of the whole run, the multiplier included."""
         return max(1, round(self.epochs * self.multiplier))
 
 
@@ -89,11 +134,29 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     sparsity: SparsityConfig = field(default_factory=SparsityConfig)
     start: StartConfig | None = None
+    distill: DistillConfig | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
         if not 0 <= self.seed < 2**63:
             raise InputError(f"seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
+        if not isinstance(self.sparsity.method, str):  # a recipe is a text
+            raise InputError(
+                f"sparsity.method is a Method, expected its name: register it with register_method, and write "
+                f"{self.sparsity.method.name!r}, or package.module:NAME"
+            )
+
+    @property
+    def references(self) -> list[Call]:
+        """What may be code from outside of the package, with its options: model, data, method, distribution, decay."""
+        sparsity = self.sparsity
+        return [
+            (self.model.name, self.model.options),
+            (self.data.name, self.data.options),
+            (sparsity.method_name, sparsity.options),
+            (sparsity.distribution, {}),
+            (sparsity.decay, {}),
+        ]
 
     @property
     def scaled_sparsity(self) -> SparsityConfig:
@@ -107,15 +170,15 @@ class Recipe:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that would be a path: folders of runs are called after it.
+    """Raise for a name that is a path: run folders are named after it.
 
     >>> check_name("mnist-rigl")
     >>> check_name("../elsewhere")
     Traceback (most recent call last):
-    rigl_compress.models.errors.InputError: name is '../elsewhere', expected one without slashes that a folder can have
+    rigl_compress.core.errors.InputError: name is '../elsewhere', expected a folder name without slashes
     """
     if not name.strip(". ") or any(each in "/\\:" or not each.isprintable() for each in name):
-        raise InputError(f"name is {name!r}, expected one without slashes that a folder can have")
+        raise InputError(f"name is {name!r}, expected a folder name without slashes")
 
 
 def parse_recipe(text: str, where: str, overrides: Iterable[str] = ()) -> Recipe:
@@ -155,6 +218,8 @@ def _override(content: dict[str, Any], override: str) -> None:
 def _keys(path: str) -> list[str]:
     try:  # TOML's own rules for dotted and quoted keys
         nested: Any = tomllib.loads(f"{path} = 0")
+        if len(nested) != 1:  # a comment, or several lines
+            raise ValueError
     except (ValueError, RecursionError):
         raise InputError(f"{path!r} is not a key: write table.key, with quotes around names that hold dots") from None
     keys = []
@@ -168,38 +233,38 @@ def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {whole_number_part(text)}")["value"]
     except (ValueError, RecursionError):
-        return text  # a bare word is a text
+        return text  # a bare word is a string
 
 
 def whole_number_part(text: str) -> str:
-    """Write the zero that TOML wants before a decimal point; anything but such a number stays as it is.
+    """Add the zero that TOML requires before a decimal point; any other text is unchanged.
 
     >>> whole_number_part(".9"), whole_number_part("-.5e-3"), whole_number_part("../runs")
     ('0.9', '-0.5e-3', '../runs')
     """
-    return sub(r"^([+-]?)(\.\d+(?:[eE][+-]?\d+)?)$", r"\g<1>0\2", text)
+    return re.sub(r"^([+-]?)(\.\d+(?:[eE][+-]?\d+)?)$", r"\g<1>0\2", text)
 
 
 def shipped_files() -> dict[str, Path]:
-    """All that the folder of recipes holds, by name: recipes, and comparisons of several runs."""
-    folder = Path(rigl_compress.__file__).parent / "recipes"  # resources of an editable install lie in two places
+    """Return the shipped files by name: recipes, and comparisons of several runs."""
+    folder = Path(rigl_compress.__file__).parent / "recipes"  # an editable install has resources in two places
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """The recipes that come with the package, by name."""
+    """Return the shipped recipes by name."""
     return {name: path for name, path in shipped_files().items() if "\n[[row]]" not in path.read_text(encoding="utf-8")}
 
 
 def load_recipe(source: str, overrides: Iterable[str] = (), *, trust_code: bool = False) -> Recipe:
     """Load a recipe by the name of a shipped one or by the path of a file.
 
-    `trust_code`: the functions that the file names, for its model or its data, may be imported and called.
+    `trust_code`: the code that the file names, for its model, data or method, may be imported and called.
     """
     path = shipped_files().get(source, Path(source))
     if not path.is_file():
         raise InputError(
-            f"no recipe {source!r}: give the path of a TOML file or a name; {did_you_mean(source, shipped_recipes())}"
+            f"no recipe {source!r}: pass the path of a TOML file or a name; {did_you_mean(source, shipped_recipes())}"
         )
     with trusting_code(trust_code):
         return read_recipe(path, source, overrides)
@@ -212,6 +277,10 @@ def read_recipe(path: Path, where: str, overrides: Iterable[str] = ()) -> Recipe
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {where}: {error}; a recipe is a text file in TOML") from None
     recipe = parse_recipe(text, where, overrides)
-    model = replace(recipe.model, name=vouched(recipe.model.name, recipe.model.options, path))
-    data = replace(recipe.data, name=vouched(recipe.data.name, recipe.data.options, path))
-    return replace(recipe, model=model, data=data)
+    model, data, method, distribution, decay = (trusted_if_trained_here(*call, path) for call in recipe.references)
+    return replace(
+        recipe,
+        model=replace(recipe.model, name=model),
+        data=replace(recipe.data, name=data),
+        sparsity=replace(recipe.sparsity, method=method, distribution=distribution, decay=decay),
+    )

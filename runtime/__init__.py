@@ -1,1 +1,1 @@
-"""Running: sparse networks inside ONNX Runtime, on kernels that skip the zeros."""
+"""Sparse inference: run networks inside ONNX Runtime on kernels that skip zeros."""

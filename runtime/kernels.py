@@ -1,4 +1,4 @@
-"""The kernels called on arrays, without ONNX Runtime: for tests, measurements, and whoever wants them alone."""
+"""The kernels called on arrays, without ONNX Runtime: for tests, benchmarks and direct use."""
 
 import ctypes
 from collections.abc import Sequence
@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rigl_compress.models.errors import InputError
-from rigl_compress.runtime.library import load_library, why_not
-from rigl_compress.runtime.packed import conv_matrix, pack_matrix
+from rigl_compress.core.errors import InputError
+from rigl_compress.runtime.kernel_library import load_library, unavailable_reason
+from rigl_compress.runtime.packed_weights import conv_matrix, pack_matrix
 
 Array = NDArray[Any]
 Limits = tuple[float, float]
 NO_LIMITS: Limits = (-np.inf, np.inf)
-SETS = ("portable", "avx2", "avx512")
+INSTRUCTION_SETS = ("portable", "avx2", "avx512")
+_MESSAGE_SIZE = 200
+# The structs are those of native/c_api.cpp, which checks their size and offsets.
 
 
 class _MatMulCall(Structure):
@@ -34,7 +36,7 @@ class _MatMulCall(Structure):
 
 
 class _ConvShape(Structure):
-    # Kernel, stride, dilation, padding before and after: of rows, then of columns.
+    # Kernel, stride, dilation, padding before and after; for rows, then for columns.
     _fields_ = (("axes", c_int64 * 10),)
 
 
@@ -69,54 +71,79 @@ class _GruCall(Structure):
     )
 
 
+_SIGNATURES: dict[str, tuple[list[Any], type[Structure]]] = {
+    "matmul": ([c_char_p, c_size_t], _MatMulCall),
+    "conv": ([c_char_p, c_size_t, POINTER(_ConvShape)], _ConvCall),
+    "depthwise": ([c_void_p, c_size_t, POINTER(_ConvShape)], _ConvCall),
+    "gru": ([c_char_p, c_size_t, POINTER(_GruShape)], _GruCall),
+}
+_ERROR: list[Any] = [c_char_p, c_size_t]  # a buffer for the message
+
+
 @lru_cache
 def _library() -> ctypes.CDLL:
     library = load_library()
     if library is None:
-        raise InputError(why_not())
+        raise InputError(unavailable_reason())
     library.rigl_kernels_name.restype = c_char_p
     library.rigl_has_kernels.argtypes = [c_char_p]
-    library.rigl_check_packed.argtypes = [c_char_p, c_size_t, c_char_p, c_size_t]
-    library.rigl_matmul_create.restype = c_void_p
-    library.rigl_matmul_create.argtypes = [c_char_p, c_size_t, c_char_p]
-    library.rigl_matmul_run.argtypes = [c_void_p, POINTER(_MatMulCall), c_int]
-    library.rigl_matmul_destroy.argtypes = [c_void_p]
-    library.rigl_conv_create.restype = c_void_p
-    library.rigl_conv_create.argtypes = [c_char_p, c_size_t, POINTER(_ConvShape), c_char_p]
-    library.rigl_conv_run.argtypes = [c_void_p, POINTER(_ConvCall), c_int]
-    library.rigl_conv_destroy.argtypes = [c_void_p]
-    library.rigl_depthwise_create.restype = c_void_p
-    library.rigl_depthwise_create.argtypes = [c_void_p, c_size_t, POINTER(_ConvShape), c_char_p]
-    library.rigl_depthwise_run.argtypes = [c_void_p, POINTER(_ConvCall), c_int]
-    library.rigl_depthwise_destroy.argtypes = [c_void_p]
-    library.rigl_gru_create.restype = c_void_p
-    library.rigl_gru_create.argtypes = [c_char_p, c_size_t, POINTER(_GruShape), c_char_p]
-    library.rigl_gru_run.argtypes = [c_void_p, POINTER(_GruCall), c_int]
-    library.rigl_gru_destroy.argtypes = [c_void_p]
+    library.rigl_check_packed.argtypes = [c_char_p, c_size_t, *_ERROR]
+    for name, (arguments, call) in _SIGNATURES.items():
+        create, run, destroy = (getattr(library, f"rigl_{name}_{step}") for step in ("create", "run", "destroy"))
+        create.restype, create.argtypes = c_void_p, [*arguments, c_char_p, *_ERROR]
+        run.argtypes = [c_void_p, POINTER(call), c_int, *_ERROR]
+        destroy.argtypes = [c_void_p]
     return library
 
 
+class _Kernel:
+    """A kernel of the library, destroyed together with this object."""
+
+    _handle: int | None = None
+
+    def __init__(self, name: str, kernels: str, *arguments: Any) -> None:
+        if kernels and kernels not in kernel_sets():
+            raise InputError(f"no kernels {kernels!r} on this machine: choose one of {', '.join(kernel_sets())}")
+        create, self._run, self._destroy = (
+            getattr(_library(), f"rigl_{name}_{step}") for step in ("create", "run", "destroy")
+        )
+        error = ctypes.create_string_buffer(_MESSAGE_SIZE)
+        self._handle = create(*arguments, kernels.encode(), error, len(error))
+        if not self._handle:
+            raise InputError(error.value.decode())
+
+    def run(self, call: Structure, threads: int) -> None:
+        """Run with the work split as for a number of threads."""
+        error = ctypes.create_string_buffer(_MESSAGE_SIZE)
+        if self._run(self._handle, call, threads, error, len(error)):
+            raise RuntimeError(error.value.decode())
+
+    def __del__(self) -> None:
+        if self._handle:
+            self._destroy(self._handle)
+
+
 def kernel_sets() -> list[str]:
-    """Give the names of the sets of instructions for which there are kernels on this machine."""
-    return [name for name in SETS if _library().rigl_has_kernels(name.encode())]
+    """Return the instruction sets with kernels that run on this machine."""
+    return [name for name in INSTRUCTION_SETS if _library().rigl_has_kernels(name.encode())]
 
 
 def chosen_set() -> str:
-    """Give the name of the set that is used unless another is asked for."""
+    """Return the instruction set whose kernels run by default."""
     name: bytes = _library().rigl_kernels_name()
     return name.decode()
 
 
 def check_packed(packed: bytes) -> str:
-    """Say what is wrong with packed weights, or nothing."""
-    told = ctypes.create_string_buffer(200)
-    _library().rigl_check_packed(packed, len(packed), told, len(told))
-    return told.value.decode()
+    """Return what is invalid about packed weights, or an empty string."""
+    error = ctypes.create_string_buffer(_MESSAGE_SIZE)
+    _library().rigl_check_packed(packed, len(packed), error, len(error))
+    return error.value.decode()
 
 
 @dataclass(frozen=True)
 class Window:
-    """How a filter moves over an image: one number for each axis, and padding before and after each."""
+    """How a filter moves over an image: a value per axis, and padding before and after each axis."""
 
     strides: tuple[int, int] = (1, 1)
     dilations: tuple[int, int] = (1, 1)
@@ -124,7 +151,7 @@ class Window:
     groups: int = 1
 
     def output(self, size: Sequence[int], kernel: Sequence[int]) -> tuple[int, int]:
-        """Give the height and width of the output; below 1 where the filter does not fit.
+        """Return the height and width of the output; below 1 where the filter does not fit.
 
         >>> Window(strides=(2, 2), pads=(1, 1, 1, 1)).output((56, 56), (3, 3))
         (28, 28)
@@ -137,7 +164,7 @@ class Window:
 
 
 class MatMul:
-    """A sparse matrix, ready to be multiplied: `x @ matrix.T`, bias and limits included.
+    """A sparse matrix product with its epilogue: `clip(x @ matrix.T + bias)`.
 
     >>> MatMul(np.eye(2, dtype=np.float32))(np.array([[3, 4]], dtype=np.float32))
     array([[3., 4.]], dtype=float32)
@@ -145,38 +172,28 @@ class MatMul:
 
     def __init__(self, matrix: Array, kernels: str = "") -> None:
         packed = pack_matrix(matrix).tobytes()
-        self._destroy = _library().rigl_matmul_destroy
-        self._handle = _library().rigl_matmul_create(packed, len(packed), kernels.encode())
-        if not self._handle:
-            raise InputError(f"no kernels {kernels!r} on this machine: choose one of {', '.join(kernel_sets())}")
+        self._kernel = _Kernel("matmul", kernels, packed, len(packed))
         self.rows = matrix.shape[0]
 
     def __call__(
         self, x: Array, bias: Array | None = None, limits: Limits = NO_LIMITS, *, by_column: str = "", threads: int = 1
     ) -> Array:
-        """Multiply [batch, columns]; with "x" or "y" in `by_column`, that one is transposed."""
+        """Multiply [batch, columns]; "x" or "y" in `by_column` marks an array that is transposed."""
         batch = x.shape["x" in by_column]
         x = np.ascontiguousarray(x, dtype=np.float32)
         y = np.empty((self.rows, batch) if "y" in by_column else (batch, self.rows), dtype=np.float32)
         call = _MatMulCall(_data(x), batch, _data(bias), _data(y), "x" in by_column, "y" in by_column, *limits)
-        _library().rigl_matmul_run(self._handle, call, threads)
+        self._kernel.run(call, threads)
         return y
-
-    def __del__(self) -> None:
-        self._destroy(self._handle)
 
 
 class Conv:
-    """A sparse convolution, ready to be run on images [batch, channels, height, width]."""
+    """A sparse convolution of images [batch, channels, height, width]."""
 
     def __init__(self, weight: Array, window: Window | None = None, kernels: str = "") -> None:
         self.window, self.rows, self.kernel = window or Window(), weight.shape[0], weight.shape[2:]
         packed = pack_matrix(conv_matrix(weight, self.window.groups)).tobytes()
-        self._destroy = _library().rigl_conv_destroy
-        shape = _conv_shape(self.window, self.kernel)
-        self._handle = _library().rigl_conv_create(packed, len(packed), shape, kernels.encode())
-        if not self._handle:
-            raise InputError(f"no kernels {kernels!r} on this machine: choose one of {', '.join(kernel_sets())}")
+        self._kernel = _Kernel("conv", kernels, packed, len(packed), _conv_shape(self.window, self.kernel))
 
     def __call__(
         self,
@@ -187,48 +204,39 @@ class Conv:
         *,
         threads: int = 1,
     ) -> Array:
-        """Convolve, add bias and residual, cut off at the limits."""
+        """Convolve, add bias and residual, and clip to the limits."""
         x = np.ascontiguousarray(x, dtype=np.float32)
         batch, _, height, width = x.shape
         y = np.empty((batch, self.rows, *self.window.output((height, width), self.kernel)), dtype=np.float32)
         call = _ConvCall(_data(x), batch, height, width, _data(bias), _data(residual), _data(y), *limits)
-        _library().rigl_conv_run(self._handle, call, threads)
+        self._kernel.run(call, threads)
         return y
-
-    def __del__(self) -> None:
-        self._destroy(self._handle)
 
 
 class Depthwise:
-    """A dense convolution with one filter for each channel, [channels, 1, height, width]."""
+    """A dense depthwise convolution, with weights [channels, 1, height, width]."""
 
     def __init__(self, weight: Array, window: Window | None = None, kernels: str = "") -> None:
         self.window, self.kernel = window or Window(), weight.shape[2:]
         weight = np.ascontiguousarray(weight, dtype=np.float32)
-        self._destroy = _library().rigl_depthwise_destroy
         shape = _conv_shape(self.window, self.kernel)
-        self._handle = _library().rigl_depthwise_create(_data(weight), weight.size, shape, kernels.encode())
-        if not self._handle:
-            raise InputError(f"no kernels {kernels!r} for such filters: choose one of {', '.join(kernel_sets())}")
+        self._kernel = _Kernel("depthwise", kernels, _data(weight), weight.size, shape)
 
     def __call__(self, x: Array, bias: Array | None = None, limits: Limits = NO_LIMITS, *, threads: int = 1) -> Array:
-        """Convolve each channel, add its bias, cut off at the limits."""
+        """Convolve each channel, add its bias, and clip to the limits."""
         x = np.ascontiguousarray(x, dtype=np.float32)
         batch, channels, height, width = x.shape
         y = np.empty((batch, channels, *self.window.output((height, width), self.kernel)), dtype=np.float32)
         call = _ConvCall(_data(x), batch, height, width, _data(bias), None, _data(y), *limits)
-        _library().rigl_depthwise_run(self._handle, call, threads)
+        self._kernel.run(call, threads)
         return y
-
-    def __del__(self) -> None:
-        self._destroy(self._handle)
 
 
 class Gru:
-    """The recurrent half of a GRU: a sparse matrix [directions · 3 · size, size] for update, reset and new state.
+    """The recurrent half of a GRU: a sparse matrix [directions · 3 · size, size] for update, reset and candidate.
 
-    `backward` says for each direction whether it begins at the end, `reset_after` whether the state is reset after its
-    product, as torch does, or before it.
+    `backward` has a value per direction: true where it runs from the last step to the first. `reset_after` applies the
+    reset gate after the product of the state, as torch does, instead of before it.
     """
 
     def __init__(
@@ -236,10 +244,7 @@ class Gru:
     ) -> None:
         packed = pack_matrix(matrix).tobytes()
         shape = _GruShape(len(backward), (c_int32 * 2)(*backward), reset_after)
-        self._destroy = _library().rigl_gru_destroy
-        self._handle = _library().rigl_gru_create(packed, len(packed), shape, kernels.encode())
-        if not self._handle:
-            raise InputError(f"no kernels {kernels!r} on this machine: choose one of {', '.join(kernel_sets())}")
+        self._kernel = _Kernel("gru", kernels, packed, len(packed), shape)
         self.size, self.directions = matrix.shape[1], len(backward)
 
     def __call__(
@@ -251,20 +256,17 @@ class Gru:
         *,
         threads: int = 1,
     ) -> tuple[Array, Array]:
-        """Take inputs that were multiplied before, [steps, batch, directions · 3 · size]; give all states and the last.
+        """Take the products of the inputs, [steps, batch, directions · 3 · size]; return all states and the last ones.
 
-        Shapes are those of ONNX: [steps, directions, batch, size] and [directions, batch, size]; lengths are of int32.
+        Shapes are those of ONNX: [steps, directions, batch, size] and [directions, batch, size]. Lengths are int32.
         """
         x = np.ascontiguousarray(x, dtype=np.float32)
         steps, batch = x.shape[:2]
         y = np.empty((steps, self.directions, batch, self.size), np.float32)
         last = np.empty((self.directions, batch, self.size), np.float32)
-        given = (_data(bias), _data(initial), _data(lengths))
-        _library().rigl_gru_run(self._handle, _GruCall(_data(x), steps, batch, *given, _data(y), _data(last)), threads)
+        optional = (_data(bias), _data(initial), _data(lengths))
+        self._kernel.run(_GruCall(_data(x), steps, batch, *optional, _data(y), _data(last)), threads)
         return y, last
-
-    def __del__(self) -> None:
-        self._destroy(self._handle)
 
 
 def _conv_shape(window: Window, kernel: Sequence[int]) -> _ConvShape:

@@ -1,4 +1,4 @@
-"""Put sparse operators in the place of layers that gain from them; the rest of a model stays as it is."""
+"""Replace layers by sparse operators where these are faster; the rest of a model is unchanged."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,48 +11,57 @@ from onnx import helper, numpy_helper
 from rigl_compress.exporters.onnx_file import delete
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import lift_constants
-from rigl_compress.runtime.dense import dense_neighbours
-from rigl_compress.runtime.graph import Graph
-from rigl_compress.runtime.layers import DEPTHWISE, Layer, find_layers, match_conv, match_gemm, match_matmul, match_norm
-from rigl_compress.runtime.library import OPERATORS_VERSION
-from rigl_compress.runtime.packed import pack_matrix
-from rigl_compress.runtime.recurrent import match_gru, name_states
-from rigl_compress.runtime.selection import read_directly
+from rigl_compress.runtime.dense_neighbors import dense_neighbors
+from rigl_compress.runtime.folded_selection import fold_selection
+from rigl_compress.runtime.gru_matching import match_gru, name_states
+from rigl_compress.runtime.kernel_library import OPERATORS_VERSION
+from rigl_compress.runtime.layer_matching import (
+    DEPTHWISE,
+    Layer,
+    find_layers,
+    match_conv,
+    match_gemm,
+    match_matmul,
+    match_norm,
+)
+from rigl_compress.runtime.onnx_graph import Graph
+from rigl_compress.runtime.packed_weights import pack_matrix
 
 DOMAIN, DOMAIN_VERSION = "rigl_compress", OPERATORS_VERSION
-RECOGNIZED = {
+MATCHERS = {
     **{"Conv": match_conv, "Gemm": match_gemm, "MatMul": match_matmul, "GRU": match_gru},
     "BatchNormalization": match_norm,
 }
-Gains = Callable[[Layer, Graph], bool]
-Together = Callable[[Sequence[Layer], Sequence[Layer], Graph], Sequence[Layer]]
+IsFaster = Callable[[Layer, Graph], bool]
+Select = Callable[[Sequence[Layer], Sequence[Layer], Graph], Sequence[Layer]]
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A model with sparse operators, and the layers that they stand for."""
+    """A model with sparse operators, and the layers they replace."""
 
     model: onnx.ModelProto
     layers: tuple[Layer, ...]
 
 
 def rewrite(
-    model: onnx.ModelProto, gains: Gains, threads: int = 0, together: Together = lambda chosen, *_: chosen
+    model: onnx.ModelProto, is_faster: IsFaster, threads: int = 0, select: Select = lambda chosen, *_: chosen
 ) -> Rewritten:
-    """Give a copy in which each layer that gains is one sparse operator. Weights may be encoded in any way of ours.
+    """Return a copy in which each faster layer is one sparse operator. Weights may have any encoding of this package.
 
-    `together` has the last word: given the layers that gain and all that were found, it gives those to take.
+    `select` makes the final choice: given the faster layers and all layers, it returns those to replace.
     """
     plain = restore(model)
     lift_constants(plain)
     name_states(plain)
     graph = Graph(onnx.shape_inference.infer_shapes(plain))
-    found = [read_directly(graph, layer) for layer in find_layers(graph, RECOGNIZED)]
-    gaining = [layer for layer in found if layer.operator != DEPTHWISE and gains(layer, graph)]
-    layers = tuple(together(gaining, found, graph))
-    replaced = (*layers, *dense_neighbours(found, layers))
+    found = [fold_selection(graph, layer) for layer in find_layers(graph, MATCHERS)]
+    faster = [layer for layer in found if layer.operator != DEPTHWISE and is_faster(layer, graph)]
+    layers = tuple(select(faster, found, graph))
+    replaced = (*layers, *dense_neighbors(found, layers))
     by_column = _by_column(layers, graph)
-    _replace(plain, {layer.output: _nodes(layer, graph, gains, (by_column, threads)) for layer in replaced}, replaced)
+    nodes = {layer.output: _nodes(layer, graph, is_faster, (by_column, threads)) for layer in replaced}
+    _replace(plain, nodes, replaced)
     for layer in replaced:
         plain.graph.initializer.extend(_tensors(layer))
         if layer.projection is not None:
@@ -65,18 +74,18 @@ def rewrite(
 
 
 def sparse_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Give the first output of each of our operators: none of a model that was not rewritten for them."""
+    """Return the first output of each sparse operator: empty for a model that was not rewritten."""
     return tuple(node.output[0] for node in model.graph.node if node.domain == DOMAIN and node.op_type != DEPTHWISE)
 
 
-def _nodes(layer: Layer, graph: Graph, gains: Gains, settings: tuple[set[str], int]) -> list[onnx.NodeProto]:
-    """Give the operators of a layer: one, and for a recurrent one what multiplies its inputs, sparse if that gains."""
+def _nodes(layer: Layer, graph: Graph, is_faster: IsFaster, settings: tuple[set[str], int]) -> list[onnx.NodeProto]:
+    """Return the nodes of a layer: one, and for a recurrent layer also the product of its inputs, sparse if faster."""
     node = _node(layer, *settings)
     if layer.projection is None:
         return [*layer.before, node]
     gru = layer.nodes[0]
     node.output.append(gru.output[1] if len(gru.output) > 1 and gru.output[1] else f"{layer.output}/last")
-    if gains(layer.projection, graph):
+    if is_faster(layer.projection, graph):
         return [_node(layer.projection, *settings), node]
     name = layer.projection.output
     multiply = helper.make_node("MatMul", [layer.projection.x, f"{name}/dense"], [f"{name}/product"])
@@ -109,7 +118,7 @@ def _tensors(layer: Layer) -> list[onnx.TensorProto]:
 
 
 def _by_column(layers: Sequence[Layer], graph: Graph) -> set[str]:
-    """Find the values between sparse products alone: they may lie feature by feature, as the kernels want them."""
+    """Find the values used between sparse products only: they are stored column by column, which saves transposing."""
     products = {layer.output for layer in layers if layer.operator == "SparseMatMul"}
     first = {layer.nodes[0].output[0]: layer.x for layer in layers if layer.operator == "SparseMatMul"}
     return {
@@ -120,13 +129,13 @@ def _by_column(layers: Sequence[Layer], graph: Graph) -> set[str]:
 
 
 def _replace(model: onnx.ModelProto, new: Mapping[str, list[onnx.NodeProto]], layers: Sequence[Layer]) -> None:
-    """Put new operators where the last of those stood whose place they take: all of their inputs are made by then."""
-    gone = {name for layer in layers for node in layer.nodes for name in node.output if name}
+    """Insert new nodes where the last of the replaced nodes was: all their inputs are computed by then."""
+    removed = {name for layer in layers for node in layer.nodes for name in node.output if name}
     kept: list[onnx.NodeProto] = []
     for node in model.graph.node:
         if node.output and node.output[0] in new:
             kept.extend(new[node.output[0]])
-        elif not gone & set(node.output):
+        elif not removed & set(node.output):
             kept.append(node)
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
     del model.graph.node[:]
@@ -134,7 +143,7 @@ def _replace(model: onnx.ModelProto, new: Mapping[str, list[onnx.NodeProto]], la
 
 
 def _drop_unused(graph: onnx.GraphProto) -> None:
-    """Drop operators and constants that nothing uses any more: selections that sparse layers make themselves."""
+    """Remove nodes and constants without consumers: selections that are folded into sparse layers."""
     used = set(Graph(onnx.ModelProto(graph=graph)).outputs)
     kept = []
     for node in reversed(graph.node):

@@ -1,4 +1,4 @@
-"""Sessions that skip zeros: `onnxruntime.InferenceSession`, with sparse kernels where they are faster."""
+"""Sparse inference sessions: `onnxruntime.InferenceSession` with sparse kernels where they are faster."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -9,18 +9,18 @@ from weakref import WeakSet
 import onnx
 import onnxruntime as ort
 
-from rigl_compress.exporters.external import ExternalDataError
+from rigl_compress.core.errors import InputError, one_line
+from rigl_compress.exporters.external_data import ExternalDataError
 from rigl_compress.exporters.onnx_file import LARGEST_FILE, check_contained, load_bytes, load_model, read_contained
-from rigl_compress.models.errors import InputError
-from rigl_compress.runtime.costs import gains, saving_together
-from rigl_compress.runtime.library import library_path, why_not
+from rigl_compress.runtime.cost_model import profitable_layers, runs_faster
+from rigl_compress.runtime.kernel_library import library_path, unavailable_reason
 from rigl_compress.runtime.rewrite import rewrite, sparse_outputs
 
 Open = Callable[[str | bytes], ort.InferenceSession]
 CPU = "CPUExecutionProvider"
 _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 _FOLDER = "session.model_external_initializers_file_folder_path"
-# A library may be registered only once with the same options.
+# A library can be registered only once with the same options.
 _REGISTERED: WeakSet[ort.SessionOptions] = WeakSet()
 _WARNED: set[str] = set()
 
@@ -28,8 +28,9 @@ _WARNED: set[str] = set()
 class InferenceSession:
     """A drop-in for `onnxruntime.InferenceSession` that runs sparse layers on sparse kernels.
 
-    It opens any ONNX file: ours in every encoding, or one from elsewhere whose weights have zeros. Layers that gain
-    nothing stay with ONNX Runtime, and so does the whole model where the kernels cannot be used; then it warns, once.
+    It opens any ONNX file: exported by this package in any encoding, or by another tool with zeros in its weights.
+    Layers that would not be faster stay with ONNX Runtime. If the kernels are unavailable, the whole model does, with a
+    warning.
 
     >>> import numpy as np
     >>> from onnx import helper, numpy_helper
@@ -61,14 +62,14 @@ class InferenceSession:
         self._plain: ort.InferenceSession | None = None
         reason = self._open_sparse(source, options) if _only_cpu(chosen) else ""
         if self.session is None:
-            refuse_escapes(source, options)
+            reject_outside_files(source, options)
             self.session = self._open(source)
-        if reason:  # after ONNX Runtime had its say: a file that it refuses is not slow
+        if reason:  # after ONNX Runtime opened the file: one that it rejects is not slow
             _warn(reason, depth=3)
 
     def _open_sparse(self, source: str | bytes, options: ort.SessionOptions) -> str:
-        """Try sparse kernels; whatever goes wrong, the plain session is as good as ever. Give what went wrong."""
-        reason = why_not()
+        """Try to open the model with sparse kernels; return why that failed, or an empty string."""
+        reason = unavailable_reason()
         if reason:
             return reason
         try:
@@ -80,18 +81,18 @@ class InferenceSession:
             if layers:
                 register(options)
                 self.session, self.sparse_layers = self._open(found), layers
-                self._source = None if written else source  # of a model that was rewritten there is no plain form
+                self._source = None if written else source  # a rewritten file has no plain form
         except ExternalDataError:
             raise
         except Exception as error:
-            return _sentence(error)
+            return one_line(error)
         return ""
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
         """Run the model as `onnxruntime.InferenceSession.run` does.
 
-        Where the sparse operators refuse inputs that the plain ones take, of shapes that the file did not announce, the
-        plain session takes over for good, with one warning.
+        If the sparse operators reject inputs that the plain ones accept, of shapes other than the file declares, the
+        plain session is used from then on, with a warning.
         """
         return self._run(lambda session: session.run(output_names, input_feed, run_options))
 
@@ -108,12 +109,12 @@ class InferenceSession:
         except Exception as error:
             if not self.sparse_layers or self._source is None:
                 raise
-            refused = _sentence(error)
-        if self._plain is None:  # kept, as inputs that are wrong for both may come again and again
+            reason = one_line(error)
+        if self._plain is None:  # kept, as inputs invalid for both may be passed repeatedly
             self._plain = self._open(self._source)
-        outputs = call(self._plain)  # what is wrong for both is told by ONNX Runtime
+        outputs = call(self._plain)  # ONNX Runtime reports inputs invalid for both
         self.session, self.sparse_layers = self._plain, ()
-        _warn(refused, depth=4)
+        _warn(reason, depth=4)
         return outputs
 
     def __getattr__(self, name: str) -> Any:
@@ -123,16 +124,26 @@ class InferenceSession:
 
 
 def sparse_model(source: str | Path | bytes | onnx.ModelProto, threads: int = 0) -> tuple[bytes, tuple[str, ...]]:
-    """Rewrite a model for the sparse operators; give its bytes, and the outputs of the layers that gain, if any."""
-    found = rewrite(source if isinstance(source, onnx.ModelProto) else _load(source), gains, threads, saving_together)
+    """Rewrite a model to sparse operators; return its bytes and the outputs of its sparse layers, or nothing."""
+    model = source if isinstance(source, onnx.ModelProto) else _load(source)
+    found = rewrite(model, runs_faster, threads, profitable_layers)
+    if found.layers and (names := _sparse_tensor_outputs(model)):
+        raise InputError(
+            f"the sparse initializer {names[0]!r} is an output, which ONNX Runtime returns as a sparse tensor"
+        )
     if found.layers and found.model.ByteSize() > LARGEST_FILE:
-        raise InputError("the model is larger than 2 GiB, more than can be handed over in memory")
+        raise InputError("the rewritten model is larger than 2 GiB, the limit for a model in memory")
     layers = tuple(layer.output for layer in found.layers)
     return found.model.SerializeToString() if layers else b"", layers
 
 
+def _sparse_tensor_outputs(model: onnx.ModelProto) -> list[str]:
+    weights = {each.values.name for each in model.graph.sparse_initializer}
+    return [each.name for each in model.graph.output if each.name in weights]
+
+
 def register(options: ort.SessionOptions) -> None:
-    """Make the sparse operators known to sessions with these options."""
+    """Register the sparse operators with session options."""
     if options not in _REGISTERED:
         options.register_custom_ops_library(str(library_path()))
         _REGISTERED.add(options)
@@ -143,21 +154,21 @@ def _load(source: str | Path | bytes) -> onnx.ModelProto:
 
 
 def check_opens(source: str | bytes, model: onnx.ModelProto) -> None:
-    """Let ONNX Runtime look at the whole model first: operators that are replaced would never be checked by anyone."""
+    """Let ONNX Runtime check the whole original model: nodes that are replaced would never be checked."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")  # a fiftieth of the time that a session takes
+    options.add_session_config_entry("session.disable_prepacking", "1")  # opens in a fiftieth of the time
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     try:
         ort.InferenceSession(source, options, providers=[CPU], enable_fallback=0)
     except Exception:
-        # Operators of other libraries are known to the caller's options alone.
+        # Only the caller's options know the operators of other libraries.
         if all(each.domain in _BUILT_IN for each in model.opset_import):
             raise
 
 
-def refuse_escapes(source: str | bytes, options: ort.SessionOptions) -> None:
-    """Refuse a model that reads files outside of its folder; anything else that is wrong, ONNX Runtime will tell."""
+def reject_outside_files(source: str | bytes, options: ort.SessionOptions) -> None:
+    """Raise an error for a model that reads files outside its folder; ONNX Runtime reports other errors."""
     try:
         if isinstance(source, bytes):
             check_contained(source, _external_folder(options))
@@ -170,10 +181,10 @@ def refuse_escapes(source: str | bytes, options: ort.SessionOptions) -> None:
 
 
 def _external_folder(options: ort.SessionOptions) -> Path:
-    """Give the folder in which ONNX Runtime looks for the external data of a model from memory."""
+    """Return the folder in which ONNX Runtime looks for the external data of a model in memory."""
     try:
         return Path(options.get_session_config_entry(_FOLDER))
-    except RuntimeError:  # it is not set
+    except RuntimeError:  # not set
         return Path()
 
 
@@ -182,11 +193,7 @@ def _only_cpu(providers: Sequence[Any]) -> bool:
     return names == [CPU]
 
 
-def _sentence(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
 def _warn(reason: str, depth: int) -> None:
     if reason not in _WARNED:
         _WARNED.add(reason)
-        warnings.warn(f"without sparse kernels, no faster than ONNX Runtime: {reason}", stacklevel=depth)
+        warnings.warn(f"sparse kernels unavailable, using onnxruntime: {reason}", stacklevel=depth)

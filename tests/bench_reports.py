@@ -1,9 +1,9 @@
 """Reports made up for tests: figures that can be checked by head."""
 
-from rigl_compress.exporters.costs import GraphCosts, NodeCost
+from rigl_compress.exporters.onnx_costs import GraphCosts, NodeCost
+from rigl_compress.pipeline.bench.bench_report import BenchedModel, Candidate, CompressionReport, Failure, Timing
 from rigl_compress.pipeline.bench.footprint import Footprint
-from rigl_compress.pipeline.bench.profile import ProfileRow
-from rigl_compress.pipeline.bench.report import BenchedModel, Candidate, CompressionReport, Failure, Timing
+from rigl_compress.pipeline.bench.operator_profile import ProfileRow
 
 
 def benched(label: str, size: int, alive: int, accuracy: float | None = None) -> BenchedModel:

@@ -24,7 +24,7 @@ settings.load_profile("default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--refresh-golden", action="store_true", help="Write the golden files of tests/golden anew.")
+    parser.addoption("--refresh-golden", action="store_true", help="Write the golden files of tests/golden again.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,6 +50,12 @@ def single_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def nothing_shown_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What functions of other tests printed and warned counts for nothing."""
+    monkeypatch.setattr("rigl_compress.models.factory_output._shown", {})
+
+
 @pytest.fixture(autouse=True, scope="session")
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests train is not remembered among what the user trained here."""
@@ -71,9 +77,24 @@ def trainer(tmp_path: Path, data_dir: Path) -> Trainer:
 
 
 @pytest.fixture
+def registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it."""
+    from rigl_compress.exporters.encodings import ENCODINGS
+    from rigl_compress.models.model_registry import MODELS
+    from rigl_compress.pipeline.bench.backends import BACKENDS
+    from rigl_compress.pipeline.data.dataset_registry import DATASETS
+    from rigl_compress.sparsity.distributions import DISTRIBUTIONS
+    from rigl_compress.sparsity.methods import METHODS
+    from rigl_compress.sparsity.schedules import DECAYS
+
+    for registry in (METHODS, DISTRIBUTIONS, DECAYS, ENCODINGS, BACKENDS, MODELS, DATASETS):
+        monkeypatch.setattr(registry, "_items", dict(registry))  # type: ignore[call-overload]
+
+
+@pytest.fixture
 def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs of a comparison are threads of this process."""
-    monkeypatch.setattr("rigl_compress.pipeline.compare.course._start_process", ThreadInstead)
+    """The trials of an experiment are threads of this process."""
+    monkeypatch.setattr("rigl_compress.experiments.scheduler._start_process", ThreadInstead)
 
 
 @pytest.fixture

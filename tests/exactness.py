@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rigl_compress.models.layers import sparse_parameters
 from rigl_compress.models.prune_plan import PrunePlan
+from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.models.topology import Topology
-from rigl_compress.pipeline.prune.surgery import Pruned, prune_dead_neurons
+from rigl_compress.pruning.dead_neurons import Pruned, prune_dead_neurons
 
 
 @torch.no_grad()
 def randomize(model: nn.Module, seed: int) -> nn.Module:
-    """Give biases and statistics values that are not trivial; some biases are 0, as after a fresh start."""
+    """Set biases and statistics values that are not trivial; some biases are 0, as after a fresh start."""
     rng = torch.Generator().manual_seed(seed)
 
     def uniform(tensor: Tensor, low: float, high: float) -> None:
@@ -33,11 +33,14 @@ def randomize(model: nn.Module, seed: int) -> nn.Module:
     return model
 
 
+ALSO = (nn.Embedding, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)  # masks may be theirs, too
+
+
 def random_topology(model: nn.Module, sparsity: float, seed: int) -> Topology:
     """Random masks, and in every second layer some rows and columns without any connection."""
     rng = torch.Generator().manual_seed(seed)
     parameters = dict(sparse_parameters(model))
-    parameters |= {f"{name}.weight": each.weight for name, each in model.named_modules() if type(each) is nn.Embedding}
+    parameters |= {f"{name}.weight": each.weight for name, each in model.named_modules() if isinstance(each, ALSO)}
     masks = {name: torch.rand(weight.shape, generator=rng) >= sparsity for name, weight in parameters.items()}
     for mask in masks.values():
         if torch.rand((), generator=rng) < 0.5:

@@ -8,13 +8,13 @@ from typing import Any
 
 
 class ThreadInstead(Thread):
-    """Has what a comparison asks of a process."""
+    """The interface of a process that the scheduler uses."""
 
     exitcode = 0
 
     def __init__(self, target: Callable[..., None], args: tuple[Any, Any, Connection]) -> None:
-        cell, work, theirs = args  # a process would have its own end of the pipe
-        super().__init__(target=target, args=(cell, work, Connection(os.dup(theirs.fileno()))))
+        trial, work, theirs = args  # a process would have its own end of the pipe
+        super().__init__(target=target, args=(trial, work, Connection(os.dup(theirs.fileno()))))
 
     def terminate(self) -> None:
         """Let it end by itself."""

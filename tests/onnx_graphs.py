@@ -44,7 +44,7 @@ def model(
 
 
 def weight(*shape: int, zeros: int = 0, dtype: type = np.float32) -> Array:
-    """Ones, with so many zeros at the begin."""
+    """Ones, with so many zeros at the start."""
     array = np.ones(shape, dtype=dtype)
     array.reshape(-1)[:zeros] = 0
     return array

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from rigl_compress.pipeline.train.sparsifier import Sparsifier
+from rigl_compress.sparsity.sparsifier import Sparsifier
 
 
 def perceptron(bias: bool = True) -> nn.Sequential:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from rigl_compress.exporters.graph import export_graph
-from rigl_compress.models.layers import sparse_parameters
+from rigl_compress.exporters.torch_to_onnx import export_graph
+from rigl_compress.models.sparse_parameters import sparse_parameters
 
 
 class Recurrent(nn.Module):

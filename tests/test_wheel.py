@@ -12,7 +12,18 @@ import pytest
 pytest.importorskip("scikit_build_core")
 ROOT = Path(__file__).parents[1]
 PARTS = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "src", "native", "recipes")
-PACKAGES = ("cli", "exporters", "models", "pipeline", "runtime")
+PACKAGES = (
+    "cli",
+    "core",
+    "experiments",
+    "exporters",
+    "integrations",
+    "models",
+    "pipeline",
+    "pruning",
+    "runtime",
+    "sparsity",
+)
 
 
 @pytest.fixture

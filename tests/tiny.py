@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.data.idx_format import write_idx
 from rigl_compress.pipeline.recipe import Recipe, parse_recipe
-from rigl_compress.pipeline.train.data.idx import write_idx
 from rigl_compress.pipeline.train.progress import Progress
-from rigl_compress.pipeline.train.stage import Circumstances, train
+from rigl_compress.pipeline.train.stage import RunEnvironment, train
 from rigl_compress.pipeline.workspace import Run
 
 TRAIN, TEST = 300, 100
@@ -74,9 +74,9 @@ class Trainer:
     root: Path
     data_dir: Path
 
-    def here(self, listener: Callable[[Progress], None] | None = None) -> Circumstances:
+    def here(self, listener: Callable[[Progress], None] | None = None) -> RunEnvironment:
         """On the CPU, with the tiny data."""
-        return Circumstances("cpu", self.data_dir, **({} if listener is None else {"listener": listener}))
+        return RunEnvironment("cpu", self.data_dir, **({} if listener is None else {"listener": listener}))
 
     def __call__(self, *overrides: str, run: str = "run", **options: Any) -> Run:
         """Train; `options` go to `train`."""

@@ -1,5 +1,6 @@
-"""One of two processes that train one network together; run by test_replicas.py as a script of its own."""
+"""One of two processes that train one network together; run by sparsity/test_replica_check.py as a script of its own."""
 
+import gc
 import json
 import sys
 import warnings
@@ -29,15 +30,15 @@ def refusal(model: nn.Module, **settings: object) -> str:
     return ""
 
 
-def trained(rank: int, method: str) -> str:
+def trained(rank: int, method: str, automatic: bool = False) -> str:
     """Train with data of one's own; gives the connections in the end."""
     torch.manual_seed(rank)  # weights that DistributedDataParallel makes alike
     model = DistributedDataParallel(network())
-    sparse = sparsifier(model, method=method)
+    sparse = sparsifier(model, method=method, automatic=automatic)
     for step in range(12):
         x = torch.randn(16, 12, generator=torch.Generator().manual_seed(2 * step + rank))
         F.cross_entropy(model(x), x[:, :4].argmax(1)).backward()
-        if not sparse.step():
+        if automatic or not sparse.step():
             sparse.optimizer.step()
         sparse.optimizer.zero_grad()
     return repr([mask.nonzero().tolist() for mask in sparse.topology.values()])
@@ -56,8 +57,16 @@ def main(rank: int, store: str) -> None:
         "alike": refusal(same, method="dnw"),
         "apart": refusal(nn.Linear(4 + rank, 3), seed=rank),
         **{method: trained(rank, method) for method in ("rigl", "set", "dnw")},
+        "automatic": trained(rank, "rigl", automatic=True),
     }
-    print(json.dumps(found))
+    print(json.dumps(found), flush=True)
+    end()
+
+
+def end() -> None:
+    """Join the threads of gloo while Python still runs: one that outlives it ends the process with SIGABRT."""
+    gc.collect()  # a replica holds its group, and with it the threads
+    distributed.barrier()
     distributed.destroy_process_group()
 
 

@@ -14,7 +14,7 @@ from reliability.commands import call, must
 from reliability.injection import Injector, Kind
 
 Arguments = tuple[object, ...]
-TRAINED = ("model.safetensors", "begin.safetensors", "topology-begin.safetensors", "topology-end.safetensors")
+TRAINED = ("model.safetensors", "initial.safetensors", "topology-start.safetensors", "topology-end.safetensors")
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Case:
     replaces: bool = False
 
     def next_calls(self, box: Path) -> list[Arguments]:
-        """Give what must work after a fault, each on a copy of its own: the same again, and what else there is."""
+        """Return what must work after a fault, each on a copy of its own: the same again, and what else there is."""
         begun = (box / "run" / "recipe.toml").exists()
         return [each for each in (self.then or (self.arguments,)) if begun or "--resume" not in each]
 
     def torn(self, box: Path) -> str:
-        """Say which files do not belong together."""
+        """Return which files do not belong together."""
         about, pruned = box / "run" / "prune.json", box / "run" / "pruned.safetensors"
         if not about.exists():
             return ""
@@ -72,7 +72,7 @@ class Workshop:
         return path
 
     def template(self, name: str) -> Path:
-        """Give an empty template."""
+        """Return an empty template."""
         folder = self.root / "templates" / name
         folder.mkdir(parents=True)
         return folder
@@ -80,7 +80,7 @@ class Workshop:
 
 @contextmanager
 def workshop() -> Iterator[Workshop]:
-    """Give a folder with the data in it, in memory where there is such a place: waiting for a disk would take hours."""
+    """Return a folder with the data in it, in memory where possible: waiting for a disk would take hours."""
     memory = Path("/dev/shm")
     with TemporaryDirectory(prefix="rigl-", dir=memory if os.access(memory, os.W_OK) else None) as folder:
         yield _furnished(Path(folder))
@@ -100,31 +100,31 @@ QUICK = ("--openings", 1, "--rounds", 1, "--seconds", 0.01)
 
 
 def warm_up(shop: Workshop) -> list[Arguments]:
-    """Give calls that import everything."""
+    """Return calls that import everything."""
     run, onnx = shop.root / "warm" / "run", shop.root / "warm" / "model.onnx"
     recipe = shop.recipe("warm", *SMALL)
     return [
-        ("train", "--recipe", recipe, "--run", run, *shop.data),
+        ("train", "--recipe", recipe, "-o", run, *shop.data),
         ("prune", run),
         ("export", run, "-o", onnx),
         ("bench", onnx, "--html", onnx.with_suffix(".html"), *QUICK),
         ("inspect", run, "--png", onnx.with_suffix(".png")),
-        ("sweep", "--recipe", recipe, "--out", shop.root / "warm" / "sweep", *shop.data),
-        ("compare", "--recipe", recipe, "--out", shop.root / "warm" / "compare", "--train-only", *shop.data),
+        ("sweep", "--recipe", recipe, "-o", shop.root / "warm" / "sweep", *shop.data),
+        ("compare", "--recipe", recipe, "-o", shop.root / "warm" / "compare", "--train-only", *shop.data),
     ]
 
 
 def training(shop: Workshop, injector: Injector) -> list[Case]:
     """Train from the beginning, go on, and replace an earlier run."""
     recipe = shop.recipe("small", *SMALL)
-    start: Arguments = ("train", "--recipe", recipe, "--run", f"{BOX}/run", *shop.data)
-    force, resume = (*start, "--force"), ("train", "--run", f"{BOX}/run", "--resume", *shop.data)
+    start: Arguments = ("train", "--recipe", recipe, "-o", f"{BOX}/run", *shop.data)
+    force, resume = (*start, "--force"), ("train", "--resume", f"{BOX}/run", *shop.data)
     whole = shop.template("whole")
     must(*in_box(whole, start))
     wanted = {name: (whole / "run" / name).read_bytes() for name in TRAINED}
     half, earlier = shop.template("half"), shop.template("earlier")
     _stopped(half, in_box(half, start), injector)
-    must("train", "--recipe", recipe, "--run", earlier / "run", *shop.data, "--seed", 1)
+    must("train", "--recipe", recipe, "-o", earlier / "run", *shop.data, "--seed", 1)
     must("prune", earlier / "run")
     return [
         Case("train", shop.template("empty"), start, (resume, force), wanted=wanted),
@@ -149,7 +149,7 @@ def pruning(shop: Workshop) -> list[Case]:
     old, new = shop.template("other"), shop.template("pruned")
     recipe = shop.recipe("thin", *SMALL, "sparsity.sparsity=0.97")
     for seed, folder in enumerate((old, new)):
-        must("train", "--recipe", recipe, "--run", folder / "run", *shop.data, "--seed", seed)
+        must("train", "--recipe", recipe, "-o", folder / "run", *shop.data, "--seed", seed)
     must("prune", old / "run")
     for name in ("pruned.safetensors", "prune.json"):
         shutil.copy(old / "run" / name, new / "run" / name)
@@ -159,7 +159,7 @@ def pruning(shop: Workshop) -> list[Case]:
 def exporting(shop: Workshop) -> list[Case]:
     """Export a run over an earlier file, and draw and benchmark it over earlier reports."""
     wide = shop.template("wide")
-    must("train", "--recipe", shop.recipe("wide", *WIDE), "--run", wide / "run", *shop.data)
+    must("train", "--recipe", shop.recipe("wide", *WIDE), "-o", wide / "run", *shop.data)
     cases = []
     for target in ("onnx", "sparse-runtime"):
         export: Arguments = ("export", f"{BOX}/run", "-o", f"{BOX}/run/model.onnx", "--target", target, "--force")
@@ -182,10 +182,10 @@ def exporting(shop: Workshop) -> list[Case]:
 
 def fetching(shop: Workshop) -> list[Case]:
     """Fetch a data set of which a file is there, from a source on this machine."""
-    from rigl_compress.pipeline.train.data.catalog import DATASETS
-    from rigl_compress.pipeline.train.data.files import DataFile, md5
-    from rigl_compress.pipeline.train.data.mnist import MNIST
-    from rigl_compress.pipeline.train.data.sources import Source
+    from rigl_compress.pipeline.data.data_files import DataFile, md5
+    from rigl_compress.pipeline.data.dataset_registry import DATASETS
+    from rigl_compress.pipeline.data.download_sources import Source
+    from rigl_compress.pipeline.data.mnist import MNIST
 
     contents = {path.name: path.read_bytes() for path in (shop.root / "data" / "mnist").iterdir()}
     published = tuple(DataFile(name, len(content), md5(content)) for name, content in contents.items())
@@ -202,8 +202,8 @@ def fetching(shop: Workshop) -> list[Case]:
 def grids(shop: Workshop) -> list[Case]:
     """A run of a sweep and one of a comparison, in processes of their own."""
     recipe = shop.recipe("grid", *SMALL, "train.epochs=1")
-    sweep: Arguments = ("sweep", "--recipe", recipe, "--out", f"{BOX}/sweep", *shop.data)
-    rows: Arguments = ("compare", "--recipe", recipe, "--grid", "method=rigl", "--out", f"{BOX}/compare")
+    sweep: Arguments = ("sweep", "--recipe", recipe, "-o", f"{BOX}/sweep", *shop.data)
+    rows: Arguments = ("compare", "--recipe", recipe, "--grid", "method=rigl", "-o", f"{BOX}/compare")
     compare = (*rows, "--train-only", *shop.data)
     return [
         Case("sweep", shop.template("sweep"), sweep, codes=(1, 2)),
@@ -212,7 +212,7 @@ def grids(shop: Workshop) -> list[Case]:
 
 
 def in_box(box: Path, arguments: Sequence[object]) -> Arguments:
-    """Give the arguments for a copy of the template."""
+    """Return the arguments for a copy of the template."""
     return tuple(str(each).replace(BOX, str(box)) for each in arguments)
 
 

@@ -59,11 +59,9 @@ def fork_workers() -> None:
     """Let the workers of sweep and compare be forked too: each would import torch for seconds."""
     from multiprocessing import get_context
 
-    from rigl_compress.pipeline import sweep
-    from rigl_compress.pipeline.compare import course
+    from rigl_compress.experiments import scheduler
 
-    sweep.get_context = lambda _: get_context("fork")  # type: ignore[assignment,attr-defined]
-    course._start_process = get_context("fork").Process  # type: ignore[assignment]
+    scheduler._start_process = get_context("fork").Process  # type: ignore[assignment]
 
 
 def adopt_orphans() -> None:

@@ -65,8 +65,8 @@ class Injector:
         return bytes(self._control.calls)[: self._control.count].decode()
 
 
-def why_not() -> str:
-    """Say why faults cannot be injected here; nothing if they can."""
+def unavailable_reason() -> str:
+    """Return why faults cannot be injected here; nothing if they can."""
     if sys.platform != "linux":
         return "LD_PRELOAD and /proc are of Linux"
     return "" if shutil.which("cc") else "there is no C compiler (cc)"

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 from safetensors import safe_open
 
-from rigl_compress.pipeline.lock import leftover
+from rigl_compress.core.folder_lock import leftover
 
 
 def damaged(folder: Path) -> Iterator[str]:

@@ -12,7 +12,7 @@ from reliability.cases import Case, in_box
 from reliability.commands import Ended, call
 from reliability.injection import Injector, Kind
 from reliability.soundness import damaged, leftovers
-from rigl_compress.pipeline.lock import leftover
+from rigl_compress.core.folder_lock import leftover
 
 KINDS = (Kind.ENOSPC, Kind.EIO, Kind.SHORT, Kind.KILL)
 

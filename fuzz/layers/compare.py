@@ -13,10 +13,10 @@ import onnxruntime as ort
 from graphs import Spec, build, feeds
 from numpy.typing import NDArray
 
+from rigl_compress.exporters.ort_sessions import open_session, session_options
 from rigl_compress.runtime import session as sparse
 
 Array = NDArray[Any]
-CPU = ["CPUExecutionProvider"]
 TOLERANCE = 2e-5  # of the largest output, or of one
 
 
@@ -32,15 +32,8 @@ class Found:
 
 def take_every_layer() -> None:
     """Let small layers run on the sparse kernels, which would gain nothing from them."""
-    sparse.gains = lambda *_: True
-    sparse.saving_together = lambda chosen, *_: chosen
-
-
-def _options(threads: int) -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = threads
-    return options
+    sparse.runs_faster = lambda *_: True
+    sparse.profitable_layers = lambda chosen, *_: chosen
 
 
 def _run(session: Any, inputs: dict[str, Array]) -> Array | None:
@@ -76,21 +69,21 @@ def _difference(ours: Array | None, theirs: Array | None) -> str:
 
 
 def _unfused(model: bytes) -> ort.InferenceSession:
-    options = _options(1)
+    options = session_options(1)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model, options, providers=CPU)
+    return open_session(model, options)
 
 
 def compare(spec: Spec) -> Found:
     """Compare all runs of a graph, up to the first that is wrong."""
     model = build(spec).SerializeToString()
-    theirs = ort.InferenceSession(model, _options(1), providers=CPU)
+    theirs = open_session(model, session_options(1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a session that falls back would compare ONNX Runtime with itself
         try:
-            ours = sparse.InferenceSession(model, _options(spec["threads"]))
-        except Warning as told:
-            return Found(0, 0, 0, str(told))
+            ours = sparse.InferenceSession(model, session_options(spec["threads"]))
+        except Warning as warning:
+            return Found(0, 0, 0, str(warning))
     inputs = [feeds(spec, number) for number in range(len(spec["runs"]))]
     refused = 0
     for number, output in enumerate(_outputs(ours, spec, inputs)):
@@ -107,7 +100,7 @@ def compare(spec: Spec) -> Found:
 
 
 def simplified(spec: Spec, wrong: str) -> Spec:
-    """Give the simplest description found that is wrong in the same way: fewer runs, smaller numbers."""
+    """Return the simplest description found that is wrong in the same way: fewer runs, smaller numbers."""
     while simpler := next((each for each in _simpler(spec) if _kind(_wrong(each)) == _kind(wrong)), None):
         spec = simpler
     return spec
@@ -121,7 +114,7 @@ def _wrong(spec: Spec) -> str:
 
 
 def _kind(wrong: str) -> str:
-    """Give the first word of what is wrong, without the run."""
+    """Return the first word of what is wrong, without the run."""
     return wrong.rpartition(": ")[2].partition(" ")[0]
 
 
@@ -149,5 +142,5 @@ def _smaller(value: Any, least: int) -> Iterator[Any]:
 
 
 def described(spec: Spec) -> str:
-    """Give a description in one line, to be passed to `run.py --graph`."""
+    """Return a description in one line, to be passed to `run.py --graph`."""
     return json.dumps(spec, separators=(",", ":"))

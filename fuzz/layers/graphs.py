@@ -149,7 +149,7 @@ class _Model:
 
 
 def build(spec: Spec) -> ModelProto:
-    """Give the model of a description."""
+    """Return the model of a description."""
     makers = {"conv": _conv, "depthwise": _depthwise, "products": _products, "residual": _residual, "gru": _gru}
     return makers[spec["kind"]](spec)
 
@@ -225,7 +225,7 @@ def _gru(spec: Spec) -> ModelProto:
 
 
 def feeds(spec: Spec, number: int) -> dict[str, Array]:
-    """Give the inputs of one run."""
+    """Return the inputs of one run."""
     rng, run = np.random.default_rng([spec["seed"], number]), spec["runs"][number]
 
     def floats(*shape: int) -> Array:

@@ -30,7 +30,7 @@ COUNTED = ("graphs", "layers", "runs", "refused")
 
 
 def nothing(seed: int, part: int) -> dict[str, Any]:
-    """Give what is counted of a part, before anything is done."""
+    """Return what is counted of a part, before anything is done."""
     return {"seed": seed, "part": part, **dict.fromkeys(COUNTED, 0), "wrong": []}
 
 
@@ -54,7 +54,7 @@ def work(seed: int, part: int) -> dict[str, Any]:
 
 
 def sets_of_kernels(folder: Path, only: str | None) -> dict[str, dict[str, str]]:
-    """Give the environment of each set of kernels; loops for AVX-512 are compiled where the processor lacks it."""
+    """Return the environment of each set of kernels; loops for AVX-512 are compiled where the processor lacks it."""
     from rigl_compress.runtime.kernels import kernel_sets
 
     sets = {name: {"RIGL_COMPRESS_KERNELS": name} for name in kernel_sets() if only in (None, name)}
@@ -118,7 +118,7 @@ def made(done: list[dict[str, Any]]) -> int:
 
 
 def row(done: list[dict[str, Any]], options: dict[str, Any]) -> str:
-    """Give a row of a Markdown table."""
+    """Return a row of a Markdown table."""
     total = {name: sum(found[name] for found in done) for name in COUNTED}
     wrong = sum(len(found["wrong"]) for found in done)
     machine = next((line.split(":")[1].strip() for line in _cpu() if line.startswith("model name")), "unknown")

@@ -1,4 +1,4 @@
-// Convolutions with a filter for each channel, with any window, against loops over the places of the filter.
+// Depthwise convolutions with any window, against loops over the filter taps.
 #include "../../native/depthwise.h"
 #include "harness.h"
 
@@ -7,7 +7,7 @@ using namespace harness;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Bytes bytes(data, size);
   const rigl::KernelTable& table = kernels(bytes.byte());
-  Whole whole(bytes.byte());
+  Integers integers(bytes.byte());
   rigl::ConvShape shape;
   shape.rows = axis(&bytes);
   shape.columns = axis(&bytes);
@@ -19,8 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   if (shape.taps() > 100000) return 0;
   const std::size_t taps = static_cast<std::size_t>(shape.taps());
-  const std::vector<float> weights = whole.numbers(images.channels * taps);
-  if (!rigl::check_depthwise(weights, shape).empty()) return 0;  // padded farther than it reaches
+  const std::vector<float> weights = integers.numbers(images.channels * taps);
+  if (!rigl::check_depthwise(weights, shape).empty()) return 0;  // more padding than the kernel reaches
   const rigl::DepthwiseConv conv(weights, shape, table);
   for (int run = 0; run < 6; ++run) {
     images.batch = static_cast<std::size_t>(bytes.range(0, 3));
@@ -30,11 +30,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const bool with_bias = bytes.flag();
     const rigl::Clip clip = bytes.flag() ? rigl::Clip{0.0f, 60.0f} : rigl::Clip{-kInfinity, kInfinity};
     if (!images.fit(shape, 2e6 / static_cast<double>(taps))) continue;
-    const std::vector<float> x = whole.numbers(images.inputs()), bias = whole.numbers(images.channels);
+    const std::vector<float> x = integers.numbers(images.inputs()), bias = integers.numbers(images.channels);
     std::vector<float> y(images.outputs(), 0.5f), expected(y.size());
     conv.run({x.data(), images.batch, images.height, images.width, with_bias ? bias.data() : nullptr, nullptr, y.data(),
               clip},
-             in_turn(threads));
+             serial_threads(threads));
     const std::int64_t pixels = images.out_height * images.out_width;
     for (std::size_t i = 0; i < y.size(); ++i) {
       const std::size_t plane = i / static_cast<std::size_t>(pixels), channel = plane % images.channels;

@@ -1,5 +1,5 @@
-// What the harnesses share: numbers drawn from the fuzzer's bytes, weights and activations of small whole numbers, whose
-// sums are exact in any order, and pieces of work that are run in turn.
+// Shared by the harnesses: numbers drawn from the fuzzer's bytes; weights and activations that are small integers,
+// whose sums are exact in any order; and loops whose chunks run serially.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ namespace harness {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Numbers from the input; zeros where it has ended.
+// Numbers from the input; zeros past its end.
 class Bytes {
  public:
   Bytes(const std::uint8_t* data, std::size_t size) : data_(data), end_(data + size) {}
@@ -31,7 +31,7 @@ class Bytes {
     const std::int64_t number = byte() * 256 + byte();
     return low + number % (high - low + 1);
   }
-  // Mostly small, at times far beyond everything.
+  // Mostly small, sometimes very large or invalid.
   std::int64_t odd(std::int64_t low) {
     static constexpr std::int64_t kFar[] = {-1, 0, 16, 17, 63, 64, 65, 255, 1000, 65535, 65536, 65537};
     const std::uint32_t kind = byte();
@@ -44,10 +44,10 @@ class Bytes {
   const std::uint8_t* end_;
 };
 
-// Small whole numbers that look random.
-class Whole {
+// Pseudorandom small integers.
+class Integers {
  public:
-  explicit Whole(std::uint32_t seed) : state_(seed * 2654435761u + 1) {}
+  explicit Integers(std::uint32_t seed) : state_(seed * 2654435761u + 1) {}
   std::uint32_t next() {
     state_ ^= state_ << 13;
     state_ ^= state_ >> 17;
@@ -65,29 +65,30 @@ class Whole {
   std::uint32_t state_;
 };
 
-// Of `percent` non-zeros, some of which may have the value zero.
-inline rigl::SparseMatrix sparse_matrix(Whole* whole, std::uint32_t rows, std::uint32_t columns, std::uint32_t percent) {
+// A matrix with `percent` of its entries stored, some of which may have the value zero.
+inline rigl::SparseMatrix sparse_matrix(Integers* integers, std::uint32_t rows, std::uint32_t columns,
+                                        std::uint32_t percent) {
   rigl::SparseMatrix matrix;
   matrix.rows = rows;
   matrix.columns = columns;
-  matrix.starts.push_back(0);
+  matrix.row_ptr.push_back(0);
   for (std::uint32_t row = 0; row < rows; ++row) {
     for (std::uint32_t column = 0; column < columns; ++column) {
-      if (whole->next() % 100 >= percent) continue;
-      matrix.places.push_back(column);
-      matrix.values.push_back(whole->number());
+      if (integers->next() % 100 >= percent) continue;
+      matrix.col_idx.push_back(column);
+      matrix.values.push_back(integers->number());
     }
-    matrix.starts.push_back(matrix.places.size());
+    matrix.row_ptr.push_back(matrix.col_idx.size());
   }
   return matrix;
 }
 
-inline void run_in_turn(void*, void (*task)(void*, std::size_t), std::size_t total, void* user) {
+inline void run_serially(void*, void (*task)(void*, std::size_t), std::size_t total, void* user) {
   for (std::size_t i = 0; i < total; ++i) task(user, i);
 }
 
-// Pieces as for so many threads, however little there is to do.
-inline rigl::Threads in_turn(int count) { return {count, run_in_turn, nullptr, 0.0}; }
+// The chunks of this many threads, however little work there is.
+inline rigl::Threads serial_threads(int count) { return {count, run_serially, nullptr, 0.0}; }
 
 inline const rigl::KernelTable& kernels(std::uint32_t number) {
   const rigl::KernelTable* all[] = {rigl::portable_kernels(), rigl::avx2_kernels(), rigl::avx512_kernels()};
@@ -100,7 +101,8 @@ inline float clipped(double value, const rigl::Clip& clip) {
   return found < clip.low ? clip.low : found > clip.high ? clip.high : found;
 }
 
-inline void check(const char* what, const std::vector<float>& found, const std::vector<float>& expected, float allowed) {
+inline void check(const char* what, const std::vector<float>& found, const std::vector<float>& expected,
+                  float allowed) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
     if (std::fabs(found[i] - expected[i]) <= allowed) continue;  // NaN is never close
     std::fprintf(stderr, "%s: number %zu of %zu is %g instead of %g\n", what, i, expected.size(),
@@ -119,7 +121,7 @@ inline rigl::Axis axis(Bytes* bytes) {
   return axis;
 }
 
-// An image, how many of them, and what comes out; no output if that would be too much to check.
+// A batch of images and the size of its output; `fit` is false if the output is empty or too large to check.
 struct Images {
   std::size_t batch, channels, rows;
   std::int64_t height, width, out_height, out_width;

@@ -6,8 +6,8 @@ using namespace harness;
 
 namespace {
 
-// Place of feature `f` of sample `b`.
-std::size_t place(bool by_column, std::size_t b, std::size_t f, std::size_t batch, std::size_t features) {
+// Index of feature `f` of sample `b`.
+std::size_t index_of(bool by_column, std::size_t b, std::size_t f, std::size_t batch, std::size_t features) {
   return by_column ? f * batch + b : b * features + f;
 }
 
@@ -16,28 +16,29 @@ std::size_t place(bool by_column, std::size_t b, std::size_t f, std::size_t batc
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Bytes bytes(data, size);
   const rigl::KernelTable& table = kernels(bytes.byte());
-  Whole whole(bytes.byte());
-  const auto rows = static_cast<std::uint32_t>(bytes.range(1, 300)), columns = static_cast<std::uint32_t>(bytes.range(1, 600));
-  const rigl::SparseMatrix matrix = sparse_matrix(&whole, rows, columns, bytes.byte() % 101);
+  Integers integers(bytes.byte());
+  const auto rows = static_cast<std::uint32_t>(bytes.range(1, 300)),
+             columns = static_cast<std::uint32_t>(bytes.range(1, 600));
+  const rigl::SparseMatrix matrix = sparse_matrix(&integers, rows, columns, bytes.byte() % 101);
   rigl::SparseMatMul product(matrix, table);
-  // Several runs on one operator: plans are kept and thrown away.
+  // Several runs of one operator, so that plans are reused and evicted.
   for (int run = 0; run < 6; ++run) {
     const std::size_t batch = static_cast<std::size_t>(bytes.range(0, 150));
     const int threads = 1 + static_cast<int>(bytes.byte() % 4);
     const bool x_by_column = bytes.flag(), y_by_column = bytes.flag(), with_bias = bytes.flag();
     const rigl::Clip clip = bytes.flag() ? rigl::Clip{0.0f, 60.0f} : rigl::Clip{-kInfinity, kInfinity};
     if (matrix.values.size() * batch > 500000) continue;  // too slow to check
-    const std::vector<float> x = whole.numbers(batch * columns), bias = whole.numbers(rows);
+    const std::vector<float> x = integers.numbers(batch * columns), bias = integers.numbers(rows);
     std::vector<float> y(batch * rows, 0.5f), expected(batch * rows);
     product.run({x.data(), batch, with_bias ? bias.data() : nullptr, y.data(), x_by_column, y_by_column, clip},
-                in_turn(threads));
+                serial_threads(threads));
     for (std::size_t b = 0; b < batch; ++b) {
       for (std::uint32_t r = 0; r < rows; ++r) {
         double sum = with_bias ? static_cast<double>(bias[r]) : 0.0;
-        for (std::size_t k = matrix.starts[r]; k < matrix.starts[r + 1]; ++k) {
-          sum += static_cast<double>(matrix.values[k] * x[place(x_by_column, b, matrix.places[k], batch, columns)]);
+        for (std::size_t k = matrix.row_ptr[r]; k < matrix.row_ptr[r + 1]; ++k) {
+          sum += static_cast<double>(matrix.values[k] * x[index_of(x_by_column, b, matrix.col_idx[k], batch, columns)]);
         }
-        expected[place(y_by_column, b, r, batch, rows)] = clipped(sum, clip);
+        expected[index_of(y_by_column, b, r, batch, rows)] = clipped(sum, clip);
       }
     }
     check("product", y, expected, 0.0f);

@@ -1,4 +1,4 @@
-// Any bytes as packed weights: refused in a sentence, or read into a matrix that is what it says, and multiplied.
+// Any bytes as packed weights: either rejected with a message, or parsed into a valid matrix and multiplied.
 #include "../../native/matmul.h"
 #include "harness.h"
 
@@ -14,14 +14,15 @@ void expect(bool holds, const char* what) {
 
 void check_matrix(const rigl::SparseMatrix& matrix) {
   expect(matrix.rows > 0 && matrix.columns > 0, "no rows or columns");
-  expect(matrix.starts.size() == std::size_t{matrix.rows} + 1, "another number of rows");
-  expect(matrix.starts.front() == 0 && matrix.starts.back() == matrix.values.size(), "rows that do not hold all");
-  expect(matrix.places.size() == matrix.values.size(), "places without values");
+  expect(matrix.row_ptr.size() == std::size_t{matrix.rows} + 1, "wrong length of row_ptr");
+  expect(matrix.row_ptr.front() == 0 && matrix.row_ptr.back() == matrix.values.size(),
+         "row_ptr does not cover the values");
+  expect(matrix.col_idx.size() == matrix.values.size(), "col_idx and values differ in length");
   for (std::uint32_t row = 0; row < matrix.rows; ++row) {
-    expect(matrix.starts[row] <= matrix.starts[row + 1], "a row that ends before it begins");
-    for (std::size_t k = matrix.starts[row]; k < matrix.starts[row + 1]; ++k) {
-      expect(matrix.places[k] < matrix.columns, "a column that is not there");
-      expect(k == matrix.starts[row] || matrix.places[k - 1] < matrix.places[k], "columns out of order");
+    expect(matrix.row_ptr[row] <= matrix.row_ptr[row + 1], "row_ptr decreases");
+    for (std::size_t k = matrix.row_ptr[row]; k < matrix.row_ptr[row + 1]; ++k) {
+      expect(matrix.col_idx[k] < matrix.columns, "column index out of range");
+      expect(k == matrix.row_ptr[row] || matrix.col_idx[k - 1] < matrix.col_idx[k], "column indices do not increase");
     }
   }
 }
@@ -30,16 +31,16 @@ void multiply(const rigl::SparseMatrix& matrix, std::size_t batch, const rigl::K
   const std::vector<float> x(batch * matrix.columns, 1.0f);
   std::vector<float> y(batch * matrix.rows, 0.5f), expected;
   rigl::SparseMatMul product(matrix, kernels);
-  product.run({x.data(), batch, nullptr, y.data(), false, false, {-kInfinity, kInfinity}}, in_turn(2));
+  product.run({x.data(), batch, nullptr, y.data(), false, false, {-kInfinity, kInfinity}}, serial_threads(2));
   for (std::size_t i = 0; i < y.size(); ++i) {
     const std::size_t row = i % matrix.rows;
     double sum = 0, size = 0;
-    for (std::size_t k = matrix.starts[row]; k < matrix.starts[row + 1]; ++k) {
+    for (std::size_t k = matrix.row_ptr[row]; k < matrix.row_ptr[row + 1]; ++k) {
       sum += static_cast<double>(matrix.values[k]);
       size += std::fabs(static_cast<double>(matrix.values[k]));
     }
-    const bool sane = size < 1e30;  // neither NaN, nor infinity on the way
-    expect(!sane || std::fabs(static_cast<double>(y[i]) - sum) <= 1e-5 * size, "a sum that is not the sum");
+    const bool sane = size < 1e30;  // no NaN, no overflow in between
+    expect(!sane || std::fabs(static_cast<double>(y[i]) - sum) <= 1e-5 * size, "wrong sum");
   }
 }
 
@@ -50,8 +51,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string wrong = rigl::read_packed(data, size, &matrix);
   if (!wrong.empty()) return 0;
   check_matrix(matrix);
-  if (matrix.columns > 200000) return 0;  // so long an input is not made
-  // Wide ones take long: one set of kernels is enough for them.
+  if (matrix.columns > 200000) return 0;  // the input would be too long
+  // Wide matrices are slow: test them with one instruction set.
   const std::uint32_t first = matrix.columns > 5000 ? matrix.rows % 3 : 0, end = matrix.columns > 5000 ? first + 1 : 3;
   for (std::uint32_t set = first; set < end; ++set) {
     multiply(matrix, 1, kernels(set));

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Run each harness for so many seconds: fuzz/native/run.sh SECONDS [HARNESS...]
+# Run each harness for a number of seconds: fuzz/native/run.sh SECONDS [HARNESS...]
 #
-# Begins with the seeds in corpus/ and keeps nothing but what is wrong: a crash, a wrong number, more than 30 seconds or
-# 3 GB for one input. Then it ends with an error, and the input lies in the folder that is printed.
+# Starts from the seeds in corpus/. Fails on a crash, a wrong output, or an input that takes more than 30 seconds or 3 GB;
+# such an input is kept in the folder that is printed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-seconds=${1:?how many seconds for each harness?}
+seconds=${1:?expected the number of seconds per harness}
 shift
 out=${OUT:-$here/out}
 [ -x "$out/packed_fuzzer" ] && [ -z "$(find "$here" "$here/../../native" -maxdepth 1 -newer "$out/packed_fuzzer" -name '*.[ch]*')" ] ||
@@ -16,10 +16,10 @@ for harness in ${@:-$(cd "$here" && basename -s .cpp -a ./*_fuzzer.cpp)}; do
   mkdir -p "$folder/$harness" "$here/corpus/$harness"
   if "$out/$harness" "$folder/$harness" "$here/corpus/$harness" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=3000 \
       -max_len=1024 -artifact_prefix="$folder/$harness-" -print_final_stats=1 > "$folder/$harness.log" 2>&1; then
-    echo "$harness: $(grep -a number_of_executed_units "$folder/$harness.log" | grep -o '[0-9]*$') inputs, nothing wrong"
+    echo "$harness: $(grep -a number_of_executed_units "$folder/$harness.log" | grep -o '[0-9]*$') inputs, no failures"
   else
     tail -n 40 "$folder/$harness.log"
-    echo "$harness: WRONG, see $folder"
+    echo "$harness: FAILED, see $folder"
     status=1
   fi
 done

@@ -1,7 +1,7 @@
-// Operators that several threads call at once, each with a pool of its own: for the thread sanitizer.
+// Operators called by several threads at once, each with its own pool, for the thread sanitizer.
 //
-// Sizes change from call to call, so that plans are made, shared and thrown away meanwhile; numbers are whole, so that
-// every output must be what one thread alone computes.
+// Sizes change from call to call, so that plans are created, shared and evicted concurrently. Numbers are integers, so
+// every output must equal that of a single thread.
 #include <atomic>
 #include <thread>
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kCallers = 4, kRounds = 24;
 
-// Threads that share the pieces of one call.
+// Two threads that share the chunks of one loop.
 void run_in_threads(void*, void (*task)(void*, std::size_t), std::size_t total, void* user) {
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
@@ -29,11 +29,11 @@ void run_in_threads(void*, void (*task)(void*, std::size_t), std::size_t total, 
 
 rigl::Threads in_threads() { return {2, run_in_threads, nullptr, 0.0}; }
 
-// Call `body(round, threads)` alone for what is expected, then from all callers at once.
+// Call `body(round, threads)` from one thread for the expected outputs, then from all callers at once.
 template <class Body>
 void from_all(const char* what, const Body& body) {
   std::vector<std::vector<float>> expected;
-  for (int round = 0; round < kRounds; ++round) expected.push_back(body(round, in_turn(1)));
+  for (int round = 0; round < kRounds; ++round) expected.push_back(body(round, serial_threads(1)));
   std::vector<std::thread> callers;
   for (int caller = 0; caller < kCallers; ++caller) {
     callers.emplace_back([&, caller] {
@@ -47,11 +47,11 @@ void from_all(const char* what, const Body& body) {
 }
 
 void products(const rigl::KernelTable& table) {
-  Whole whole(1);
-  rigl::SparseMatMul product(sparse_matrix(&whole, 70, 90, 30), table);
+  Integers integers(1);
+  rigl::SparseMatMul product(sparse_matrix(&integers, 70, 90, 30), table);
   from_all("product", [&](int round, const rigl::Threads& threads) {
     const std::size_t batch = static_cast<std::size_t>(round % 3 == 0 ? 1 : 9 * round);
-    const std::vector<float> x = Whole(static_cast<std::uint32_t>(round)).numbers(batch * 90);
+    const std::vector<float> x = Integers(static_cast<std::uint32_t>(round)).numbers(batch * 90);
     std::vector<float> y(batch * 70);
     product.run({x.data(), batch, nullptr, y.data(), false, round % 2 == 0, {-kInfinity, kInfinity}}, threads);
     return y;
@@ -59,34 +59,36 @@ void products(const rigl::KernelTable& table) {
 }
 
 void convolutions(const rigl::KernelTable& table, const rigl::Axis& axis) {
-  Whole whole(2);
+  Integers integers(2);
   const rigl::ConvShape shape = {axis, axis};
-  rigl::SparseConv conv(sparse_matrix(&whole, 9, static_cast<std::uint32_t>(6 * shape.taps()), 40), shape, table);
-  const rigl::DepthwiseConv depthwise(whole.numbers(static_cast<std::size_t>(6 * shape.taps())), shape, table);
+  rigl::SparseConv conv(sparse_matrix(&integers, 9, static_cast<std::uint32_t>(6 * shape.taps()), 40), shape, table);
+  const rigl::DepthwiseConv depthwise(integers.numbers(static_cast<std::size_t>(6 * shape.taps())), shape, table);
   const bool reaches = axis.pad_begin <= axis.dilation * (axis.kernel - 1);
   from_all("convolution", [&](int round, const rigl::Threads& threads) {
     const std::int64_t height = 5 + round % 4, width = 5 + 3 * (round % 5);
     const auto pixels = static_cast<std::size_t>(axis.output(height) * axis.output(width));
-    const std::vector<float> x = Whole(static_cast<std::uint32_t>(round)).numbers(static_cast<std::size_t>(2 * 6 * height * width));
+    const std::vector<float> x =
+        Integers(static_cast<std::uint32_t>(round)).numbers(static_cast<std::size_t>(2 * 6 * height * width));
     std::vector<float> y(2 * 15 * pixels);
     conv.run({x.data(), 2, height, width, nullptr, nullptr, y.data(), {0.0f, kInfinity}}, threads);
     if (reaches) {
-      depthwise.run({x.data(), 2, height, width, nullptr, nullptr, y.data() + 2 * 9 * pixels, {0.0f, kInfinity}}, threads);
+      depthwise.run({x.data(), 2, height, width, nullptr, nullptr, y.data() + 2 * 9 * pixels, {0.0f, kInfinity}},
+                    threads);
     }
     return y;
   });
 }
 
 void states(const rigl::KernelTable& table, std::int32_t reset_after) {
-  Whole whole(3);
+  Integers integers(3);
   rigl::GruShape shape;
   shape.directions = 2;
   shape.backward[1] = 1;
   shape.reset_after = reset_after;
-  rigl::SparseGru gru(sparse_matrix(&whole, 2 * 3 * 20, 20, 30), shape, table);
+  rigl::SparseGru gru(sparse_matrix(&integers, 2 * 3 * 20, 20, 30), shape, table);
   from_all("state", [&](int round, const rigl::Threads& threads) {
     const std::size_t batch = static_cast<std::size_t>(1 + round % 4), steps = 3;
-    const std::vector<float> x = Whole(static_cast<std::uint32_t>(round)).numbers(steps * batch * 2 * 60);
+    const std::vector<float> x = Integers(static_cast<std::uint32_t>(round)).numbers(steps * batch * 2 * 60);
     std::vector<float> y(steps * 2 * batch * 20 + 2 * batch * 20);
     gru.run({x.data(), steps, batch, nullptr, nullptr, nullptr, y.data(), y.data() + steps * 2 * batch * 20}, threads);
     return y;
@@ -105,7 +107,7 @@ int main() {
     }
     states(table, 0);
     states(table, 1);
-    std::printf("%s kernels: %d callers at once, nothing wrong\n", table.name, kCallers);
+    std::printf("%s kernels: %d callers at once, no differences\n", table.name, kCallers);
   }
   return 0;
 }

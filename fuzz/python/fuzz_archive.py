@@ -57,12 +57,12 @@ def consume(data: bytes, folder: Path) -> None:
 
 
 def _unpack(data: bytes) -> None:
-    from rigl_compress.pipeline.train.data.archives import unpack
-    from rigl_compress.pipeline.train.data.sources import SourceError
+    from rigl_compress.pipeline.data.archives import unpack
+    from rigl_compress.pipeline.data.download_sources import SourceError
 
     try:
         unpack(data, WANTED)
-    except SourceError:  # the next source is asked, and the reason is told
+    except SourceError:  # the next source is asked, and the reason is shown
         return
 
 

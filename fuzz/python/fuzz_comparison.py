@@ -17,14 +17,14 @@ def consume(data: bytes, folder: Path) -> None:
 
 
 def _dry_run(path: Path) -> None:
-    from rigl_compress.pipeline.compare.cells import cells_of
-    from rigl_compress.pipeline.compare.comparison import load_comparison
-    from rigl_compress.pipeline.compare.grid import grid_comparison
+    from rigl_compress.experiments.grid import grid_experiment
+    from rigl_compress.experiments.spec import load_comparison
+    from rigl_compress.experiments.trials import trials_of
 
-    found = load_comparison(str(path)) or grid_comparison(str(path), ("sparsity.sparsity=.8,.9",))
+    found = load_comparison(str(path)) or grid_experiment(str(path), ("sparsity.sparsity=.8,.9",))
     few = found.with_seeds(1) if found.seeds * len(found.row) > MANY else found
-    for cell in cells_of(few, path.parent / "runs"):
-        str(cell.state)
+    for trial in trials_of(few, path.parent / "runs"):
+        str(trial.state)
 
 
 READER = Reader("comparison", consume, mutate_toml, share=8)

@@ -1,4 +1,4 @@
-"""Inputs in .npz files, as `--inputs` and `--input` read them."""
+"""Inputs in .npz files, as `--inputs` reads them."""
 
 import io
 import zipfile
@@ -38,13 +38,13 @@ def consume(data: bytes, folder: Path) -> None:
 def _inputs(path: Path) -> None:
     from onnx import TensorProto, helper
 
-    from rigl_compress.pipeline.bench.inputs import Wishes, draw_inputs, one_sample
-    from rigl_compress.pipeline.export import read_inputs
+    from rigl_compress.pipeline.bench.model_inputs import InputSpec, draw_inputs, one_sample
+    from rigl_compress.pipeline.export.stage import read_inputs
 
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("input", "y")]
     graph = helper.make_graph([helper.make_node("Identity", ["input"], ["y"])], "g", ends[:1], ends[1:])
     model = helper.make_model(graph)
-    one_sample(model, draw_inputs(model, None, Wishes(arrays=read_inputs(path))))
+    one_sample(model, draw_inputs(model, None, InputSpec(arrays=read_inputs(path))))
 
 
 READER = Reader("npz", consume, mutate, share=6)

@@ -26,7 +26,7 @@ def consume(data: bytes, folder: Path) -> None:
 
 def _inspect(path: Path) -> None:
     from rigl_compress.cli import _render
-    from rigl_compress.runtime.contents import read_contents
+    from rigl_compress.runtime.sparse_layer_table import read_contents
 
     found = read_contents(path)
     _render.exported(found)
@@ -41,7 +41,7 @@ def _restore(path: Path) -> None:
 
 
 def _inputs(path: Path) -> object:
-    """Give inputs that fit, so that none are looked for; the file may be one that ONNX Runtime does not open."""
+    """Return inputs that fit, so that none are looked for; the file may be one that ONNX Runtime does not open."""
     import onnxruntime as ort
 
     from fuzzing.sessions import drawn_inputs, quiet_options
@@ -53,8 +53,8 @@ def _inputs(path: Path) -> object:
 
 
 def _export(path: Path, chance: int) -> None:
-    from rigl_compress.exporters.export import Layout, reencode
-    from rigl_compress.runtime.export import refuse_rewritten
+    from rigl_compress.exporters.onnx_export import Layout, reencode
+    from rigl_compress.runtime.sparse_runtime_export import refuse_rewritten
 
     layout = Layout(ENCODINGS[chance % len(ENCODINGS)], VALUES[chance // 7 % len(VALUES)])
     refuse_rewritten(path)
@@ -63,18 +63,18 @@ def _export(path: Path, chance: int) -> None:
 
 
 def _export_sparse(path: Path) -> None:
-    from rigl_compress.runtime.export import export_sparse_runtime
+    from rigl_compress.runtime.sparse_runtime_export import export_sparse_runtime
 
     export_sparse_runtime(path, path.with_name("fast.onnx"), inputs=_inputs(path))  # type: ignore[arg-type]
 
 
 def _count(path: Path) -> None:
     from rigl_compress.exporters.onnx_file import load_model
-    from rigl_compress.pipeline.bench.inputs import Wishes
-    from rigl_compress.pipeline.bench.sources import Source
+    from rigl_compress.pipeline.bench.bench_sources import Source
+    from rigl_compress.pipeline.bench.model_inputs import InputSpec
     from rigl_compress.pipeline.bench.stage import Prepared, benched_model
 
-    benched_model(Prepared(Source("model", path, str(path)), load_model(path)), Wishes())
+    benched_model(Prepared(Source("model", path, str(path)), load_model(path)), InputSpec())
 
 
 READER = Reader("onnx", consume, mutate_model, share=20)

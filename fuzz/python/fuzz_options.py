@@ -20,16 +20,16 @@ def mutate(data: bytes, rng: Random) -> bytes:
 def consume(data: bytes, folder: Path) -> None:
     """Parse a text in every way."""
     del folder
+    from rigl_compress.experiments.grid import grid_experiment, grid_values
     from rigl_compress.pipeline.bench.conditions import parse_condition
-    from rigl_compress.pipeline.bench.inputs import parse_shape
+    from rigl_compress.pipeline.bench.model_inputs import parse_shape
     from rigl_compress.pipeline.recipe import parse_recipe
-    from rigl_compress.pipeline.sweep import cells, grid_values
 
     text = data.decode("utf-8", "replace")
     attempt("shape", lambda: parse_shape(text))
     attempt("condition", lambda: parse_condition(text))
     attempt("grid", lambda: grid_values(text))
-    attempt("cells", lambda: [cell.folder for cell in cells([text], [0])])
+    attempt("rows", lambda: [row.folder for row in grid_experiment("mnist-rigl", [text]).row])
     attempt("override", lambda: parse_recipe('name = "x"', "x.toml", [text]))
 
 

@@ -28,10 +28,10 @@ def consume(data: bytes, folder: Path) -> None:
 
 def _bench(path: Path) -> None:
     from rigl_compress.cli import _render
+    from rigl_compress.pipeline.bench.bench_page import write_page
+    from rigl_compress.pipeline.bench.bench_report import CompressionReport
+    from rigl_compress.pipeline.bench.bench_tables import report_markdown
     from rigl_compress.pipeline.bench.conditions import check_conditions, parse_condition
-    from rigl_compress.pipeline.bench.page import write_page
-    from rigl_compress.pipeline.bench.report import CompressionReport
-    from rigl_compress.pipeline.bench.tables import report_markdown
 
     report, chance = CompressionReport.load(path), crc32(path.read_bytes()) % 50
     if chance < 8:
@@ -45,8 +45,8 @@ def _bench(path: Path) -> None:
 
 
 def _plan(path: Path) -> None:
-    from rigl_compress.models.artifacts import read_json
-    from rigl_compress.models.networks import ModelSpec
+    from rigl_compress.core.artifacts import read_json
+    from rigl_compress.models.model_registry import ModelSpec
     from rigl_compress.models.prune_plan import PrunePlan
 
     content = read_json(path)
@@ -56,8 +56,8 @@ def _plan(path: Path) -> None:
 
 
 def _exported(path: Path) -> None:
-    from rigl_compress.exporters.export import ExportedModel
-    from rigl_compress.models.artifacts import read_json
+    from rigl_compress.core.artifacts import read_json
+    from rigl_compress.exporters.onnx_export import ExportedModel
 
     ExportedModel.from_json(read_json(path)).to_json()
 

@@ -46,17 +46,17 @@ def consume(data: bytes, folder: Path) -> None:
 
 def _inspect(path: Path, *, as_json: bool) -> None:
     from rigl_compress.cli import _render
-    from rigl_compress.pipeline.inspect import inspection, layer_rows, pixel_map, side_by_side
+    from rigl_compress.pipeline.run_inspection import inspection, layer_rows, pixel_map, side_by_side
     from rigl_compress.pipeline.workspace import Run
 
     run = Run.open(path)
     if as_json:
         _render.json_result(inspection(run))
-    begin, end = run.topology("begin"), run.topology("end")
-    _render.table("layers", ("layer", "shape", "connections", "sparsity", "new"), layer_rows(begin, end))
-    maps = pixel_map(run.model(), begin), pixel_map(run.model(), end)
+    start, end = run.topology("start"), run.topology("end")
+    _render.table("layers", ("layer", "shape", "connections", "sparsity", "new"), layer_rows(start, end))
+    maps = pixel_map(run.model(), start), pixel_map(run.model(), end)
     if maps[0] is not None and maps[1] is not None:
-        _render.text(*side_by_side(("begin", "end"), (maps[0], maps[1])))
+        _render.text(*side_by_side(("start", "end"), (maps[0], maps[1])))
 
 
 def _show(path: Path) -> None:
@@ -84,7 +84,7 @@ def _prune(path: Path) -> None:
 def _facts(path: Path) -> None:
     """What an export reads of a run before torch's exporter, which is slow, begins."""
     from rigl_compress.models.sparse_model import SparseModel
-    from rigl_compress.pipeline.export import facts_of, network_file
+    from rigl_compress.pipeline.export.stage import facts_of, network_file
     from rigl_compress.pipeline.workspace import Run
 
     run = Run.open(path)
@@ -93,7 +93,7 @@ def _facts(path: Path) -> None:
 
 
 def _export(path: Path) -> None:
-    from rigl_compress.pipeline.export import ExportConfig, export
+    from rigl_compress.pipeline.export.stage import ExportConfig, export
     from rigl_compress.pipeline.workspace import Run
 
     Run.open(path)
@@ -102,15 +102,15 @@ def _export(path: Path) -> None:
 
 def _report(path: Path) -> None:
     from rigl_compress.cli import _render
-    from rigl_compress.pipeline.run import bench_report
+    from rigl_compress.pipeline.run_pipeline import bench_report
     from rigl_compress.pipeline.workspace import Run
 
     _render.benched(bench_report(Run.open(path)))
 
 
 def _stages(path: Path) -> None:
-    from rigl_compress.pipeline.run import RunConfig, stages_of
-    from rigl_compress.pipeline.stages import up_to_date
+    from rigl_compress.pipeline.run_pipeline import RunConfig, stages_of
+    from rigl_compress.pipeline.stage_cache import up_to_date
     from rigl_compress.pipeline.workspace import Run
 
     run = Run.open(path)
@@ -120,15 +120,15 @@ def _stages(path: Path) -> None:
 
 def _resume(path: Path) -> None:
     """Load the checkpoint into what the recipe builds; nothing is trained."""
+    from rigl_compress.pipeline.optimizers import build_optimizer
     from rigl_compress.pipeline.train.checkpoint import load_checkpoint
-    from rigl_compress.pipeline.train.optimizers import build_optimizer
-    from rigl_compress.pipeline.train.sparsifier import Sparsifier
-    from rigl_compress.pipeline.train.stage import build_initial
+    from rigl_compress.pipeline.train.initial_network import build_initial
     from rigl_compress.pipeline.workspace import Run
+    from rigl_compress.sparsity.sparsifier import Sparsifier
 
     run = Run.open(path)
     recipe = run.recipe()
-    model = build_initial(recipe, recipe.model)
+    model = build_initial(recipe, recipe.model).model
     optimizer = build_optimizer(model, recipe.optimizer)
     sparse = Sparsifier(model, optimizer, recipe.scaled_sparsity, total_steps=1000, seed=recipe.seed)
     load_checkpoint(run.checkpoint_file, model, optimizer, sparse)

@@ -25,13 +25,13 @@ def _run(path: Path) -> None:
 
 def _inspect(path: Path) -> None:
     from rigl_compress.cli import _render
-    from rigl_compress.runtime.contents import read_contents
+    from rigl_compress.runtime.sparse_layer_table import read_contents
 
     _render.exported(read_contents(path))
 
 
 def _refuse(path: Path) -> None:
-    from rigl_compress.runtime.export import refuse_rewritten
+    from rigl_compress.runtime.sparse_runtime_export import refuse_rewritten
 
     refuse_rewritten(path)
 

@@ -17,22 +17,23 @@ import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from safetensors.torch import save as save_safetensors
 from torch import nn
 
 from fuzzing.bundle import folder_bytes, pack
-from rigl_compress.exporters.export import Layout, export_onnx, reencode
-from rigl_compress.pipeline.bench.report import CompressionReport
-from rigl_compress.pipeline.bench.sources import Source
+from rigl_compress.exporters.onnx_export import Layout, export_onnx, reencode
+from rigl_compress.pipeline.bench.bench_report import CompressionReport
+from rigl_compress.pipeline.bench.bench_sources import Source
 from rigl_compress.pipeline.bench.stage import BenchConfig, bench
 from rigl_compress.pipeline.bench.timing import TimingPlan
+from rigl_compress.pipeline.data.idx_format import format_idx
 from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.recipe import parse_recipe
-from rigl_compress.pipeline.train.data.idx import format_idx
-from rigl_compress.pipeline.train.stage import Circumstances, train
+from rigl_compress.pipeline.train.stage import RunEnvironment, train
 from rigl_compress.pipeline.workspace import Run
-from rigl_compress.runtime.contents import written_about
-from rigl_compress.runtime.export import TARGET
 from rigl_compress.runtime.rewrite import rewrite
+from rigl_compress.runtime.sparse_layer_table import layer_metadata
+from rigl_compress.runtime.sparse_runtime_export import TARGET
 
 CORPUS = Path(__file__).resolve().parents[1] / "corpus"
 Inputs = Iterator[tuple[str, bytes]]
@@ -145,7 +146,7 @@ def sparse_runtime() -> Inputs:
         found = exported(Path(folder))
     for name in networks():
         rewritten = rewrite(onnx.load_from_string(found[f"{name}-dense-fp32"]), lambda *_: True)
-        facts = {"target": TARGET, "layers": written_about(rewritten.layers)}
+        facts = {"target": TARGET, "layers": layer_metadata(rewritten.layers)}
         helper.set_model_props(rewritten.model, {"rigl_compress": json.dumps(facts)})
         yield name, rewritten.model.SerializeToString()
 
@@ -168,12 +169,12 @@ def run_folders() -> Inputs:
         folder = Path(name)
         mnist(folder / "data" / "mnist")
         overrides = ["model.options.inputs=784"]
-        train(parse_recipe(RECIPE, "tiny.toml", overrides), folder / "run", Circumstances("cpu", folder / "data"))
+        train(parse_recipe(RECIPE, "tiny.toml", overrides), folder / "run", RunEnvironment("cpu", folder / "data"))
         run = Run.open(folder / "run")
         prune_run(run)
         run.bench_file.write_text(json.dumps(report(folder).to_json()))
         run.stages_file.write_text('{"format": 1, "stages": {"prune": {"facts": "0"}}}')
-        run.begin_file.unlink()
+        run.initial_file.unlink()
         yield "whole", folder_bytes(run.path)
 
 
@@ -286,6 +287,17 @@ def arrays() -> Inputs:
         yield name, packed.getvalue()
 
 
+def weights() -> Inputs:
+    """Weights of a small network in every format, and in a wrapper of a training script."""
+    torch.manual_seed(0)
+    own = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).state_dict()
+    yield "safetensors", save_safetensors(dict(own))
+    for name, content, zipped in (("zip", dict(own), True), ("old", own, False), ("wrapped", {"model": own}, True)):
+        packed = io.BytesIO()
+        torch.save(content, packed, _use_new_zipfile_serialization=zipped)
+        yield name, packed.getvalue()
+
+
 def options() -> Inputs:
     """Texts of the command line."""
     texts = (
@@ -309,6 +321,7 @@ MAKERS: dict[str, Callable[[], Inputs]] = {
     "archive": archives,
     "reports": reports,
     "npz": arrays,
+    "weights": weights,
     "options": options,
 }
 

@@ -19,7 +19,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--inputs", type=int, default=300_000, help="mutated inputs in all, shared out to the readers")
     parser.add_argument("--seconds", type=float, default=86_400, help="stop after so many seconds")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
-    parser.add_argument("--seed", type=int, default=0, help="of everything random")
+    parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--resume", action="store_true", help="count on from the earlier state")
     parser.add_argument("--readers", help="only these, with commas between them")
     parser.add_argument("--plain", action="store_true", help="without coverage, even if atheris is installed")

@@ -1,12 +1,12 @@
-"""Conditions on a benchmark, for people's CI: `latency<=0.9x`, `size<=20kB`, `compact:accuracy>=98`."""
+"""Conditions on a benchmark, for CI: `latency<=0.9x`, `size<=20kB`, `compact:accuracy>=98`."""
 
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from rigl_compress.models.errors import InputError, did_you_mean
-from rigl_compress.pipeline.bench.report import BenchedModel, CompressionReport, Timing, name_of
+from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.pipeline.bench.bench_report import BenchedModel, CompressionReport, Timing, name_of
 
 _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -44,7 +44,7 @@ OF_TIMINGS: Mapping[str, Callable[[Timing], float]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """A bound on a figure. `relative`: in parts of the baseline's, for all others; `label`: for one model only."""
+    """A bound on a figure. `relative`: a ratio to the baseline, for all others; `label`: for one model only."""
 
     text: str
     metric: str
@@ -64,7 +64,7 @@ class Verdict:
     holds: bool
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Return one line."""
         found = "not known" if self.found is None else f"{self.found:.4g}"
         return f"{'met' if self.holds else 'NOT met'}: {self.condition}, {self.subject}: {found}"
 
@@ -91,7 +91,7 @@ def parse_condition(text: str) -> Condition:
 
 
 def check_conditions(conditions: tuple[Condition, ...], report: CompressionReport) -> list[Verdict]:
-    """Hold a report to conditions. What could not be measured does not hold."""
+    """Check a report against conditions. A condition on a figure that could not be measured does not hold."""
     labels = [model.label for model in report.models]
     for condition in conditions:
         if condition.label and condition.label not in labels:
@@ -142,7 +142,7 @@ def _concerns(condition: Condition, label: str, report: CompressionReport) -> bo
     if condition.label:
         return label == condition.label
     if any(model.added and model.label == label for model in report.models):
-        return False  # nobody asked for it
+        return False  # not named by the user
     return not condition.relative or label != report.baseline
 
 

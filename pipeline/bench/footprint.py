@@ -1,6 +1,6 @@
-"""What it takes to open a model: time and memory, each time in a process of its own, as where it is deployed.
+"""Time and memory that it takes to open a model, each time in a new process, as in deployment.
 
-Run as a module it is that process: it reads a job from standard input, and knows ONNX Runtime and nothing else of ours.
+Run as a module it is that process: it reads a job from standard input, and imports ONNX Runtime and nothing of ours.
 """
 
 import json
@@ -14,7 +14,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from rigl_compress.models.lifeline import end_with
+from rigl_compress.core.parent_process import end_with
 
 TIMES = 3
 
@@ -28,7 +28,7 @@ class Footprint:
 
 
 def footprints(paths: Mapping[str, Path], inputs: Mapping[str, Path], threads: int) -> dict[str, Footprint]:
-    """Open each model a few times in turns, and give medians by label; one that cannot be opened is left out."""
+    """Open each model a few times in turns, and return medians by label; one that cannot be opened is left out."""
     found: dict[str, list[Footprint]] = {label: [] for label in paths}
     for _ in range(TIMES):
         for label, path in paths.items():
@@ -43,7 +43,7 @@ def _middle(found: Sequence[Footprint]) -> Footprint:
 
 def _fresh(job: Mapping[str, Any]) -> Footprint | None:
     done = subprocess.run(
-        [sys.executable, "-P", "-m", __name__],  # -P: not from the folder that one happens to be in
+        [sys.executable, "-P", "-m", __name__],  # -P: import nothing from the working folder
         input=json.dumps({**job, "parent": os.getpid()}),
         capture_output=True,
         text=True,
@@ -53,7 +53,7 @@ def _fresh(job: Mapping[str, Any]) -> Footprint | None:
 
 
 def _own_memory(line: str) -> int:
-    """Read a line of the system's account of this process, in bytes; 0 where the system keeps no such account."""
+    """Read a memory figure of this process from /proc, in bytes; 0 where there is none."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -69,7 +69,7 @@ def _forget_peak() -> None:
 
 
 def main() -> None:
-    """Open the model of the job on standard input, run it once, and print what it took."""
+    """Open the model of the job on standard input, run it once, and print time and memory."""
     import numpy as np
     import onnxruntime as ort
 

@@ -1,4 +1,4 @@
-"""The paper's bytes of a file that has zeros in the place of pruned units: by its convention these cost nothing."""
+"""Bytes by the paper's convention of a file with padding zeros in the place of pruned units, which cost nothing."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rigl_compress.exporters.contents import count_nonzeros
-from rigl_compress.exporters.costs import GraphCosts
-from rigl_compress.exporters.sizes import layer_bytes
+from rigl_compress.exporters.onnx_costs import GraphCosts
+from rigl_compress.exporters.tensor_table import count_nonzeros
+from rigl_compress.models.storage_size import layer_bytes
 
 Array = NDArray[Any]
 
 
 def with_pruned_shapes(costs: GraphCosts, arrays: Mapping[str, Array], shapes: Any) -> GraphCosts:
-    """Give the costs with the bit-masks of what was pruned; `shapes`: those that tensors have in the pruned network.
+    """Return the costs with the bit-masks of the pruned network; `shapes`: those of its tensors.
 
-    A file can come from anywhere: what it says counts only as far as the rest of its weights is zero.
+    The file may be untrusted: its shapes are used only where the remaining weights are zero.
 
     >>> wide = np.zeros((8, 10), np.float32)
     >>> wide[:, :4] = np.eye(8, 4)
@@ -37,7 +37,7 @@ def _named(name: str, arrays: Mapping[str, Array]) -> Array | None:
 
 
 def _saved(array: Array | None, shape: Any) -> float:
-    """Give the bytes that a tensor would not have in its pruned shape."""
+    """Return the bytes that a tensor saves in its pruned shape."""
     if array is None or not isinstance(shape, list) or len(shape) != array.ndim:
         return 0.0
     if not all(isinstance(s, int) and 0 < s <= size for s, size in zip(shape, array.shape, strict=True)):
@@ -46,10 +46,10 @@ def _saved(array: Array | None, shape: Any) -> float:
         return 0.0
     if array.ndim == 1:  # a vector needs no mask
         return layer_bytes(array.size, array.size) - layer_bytes(shape[0], shape[0])
-    alive = count_nonzeros(array)
-    return layer_bytes(array.size, alive) - layer_bytes(prod(shape), alive)
+    nonzeros = count_nonzeros(array)
+    return layer_bytes(array.size, nonzeros) - layer_bytes(prod(shape), nonzeros)
 
 
 def _used(array: Array, axis: int) -> int:
-    """Count the places along an axis that are not zero all over."""
+    """Count the slices along an axis that are not all zero."""
     return int(np.count_nonzero(np.any(array != 0, axis=tuple(each for each in range(array.ndim) if each != axis))))

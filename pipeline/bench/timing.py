@@ -1,7 +1,7 @@
 """Timing candidates against each other. Knows no runtime: a candidate is something that opens and then runs.
 
 All candidates are open at the same time and take turns, in a new order every round, so that whatever else the machine
-does meets all of them alike. They are opened anew several times: where a model lies in memory is a matter of luck.
+does affects all of them alike. They are reopened several times, since timings depend on where a model lies in memory.
 """
 
 import gc
@@ -13,7 +13,7 @@ from math import ceil
 from time import perf_counter
 from typing import Generic, TypeVar
 
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.errors import InputError
 
 Key = TypeVar("Key")
 Call = Callable[[], object]
@@ -24,7 +24,7 @@ _FEWEST_ROUNDS = 3
 
 @dataclass(frozen=True)
 class TimingPlan:
-    """How long and how often. `seconds` bounds the time for each candidate; rounds are left out to keep to it."""
+    """How long and how often. `seconds` limits the time per candidate; rounds are skipped to stay within it."""
 
     openings: int = 5
     rounds: int = 20
@@ -42,39 +42,43 @@ class TimingPlan:
 
 
 @dataclass
-class Course(Generic[Key]):
-    """What came of it: samples in seconds by candidate and opening, and the reason for those that failed."""
+class TimingSamples(Generic[Key]):
+    """Samples in seconds by candidate and opening, and the reasons of those that failed."""
 
     samples: dict[Key, list[list[float]]] = field(default_factory=dict)
     failures: dict[Key, str] = field(default_factory=dict)
 
 
-def measure(candidates: Mapping[Key, Open], plan: TimingPlan, listener: Listener = lambda *_: None) -> Course[Key]:
-    """Time candidates in turns. One that fails, at any time, is left out from then on; the others go on.
+def measure(
+    candidates: Mapping[Key, Open], plan: TimingPlan, listener: Listener = lambda *_: None
+) -> TimingSamples[Key]:
+    """Time candidates in turns. One that fails, at any time, is left out from then on; the others continue.
 
-    >>> course = measure({"one": lambda: lambda: None, "bad": lambda: 1 / 0}, TimingPlan(openings=2, rounds=4))
-    >>> [len(each) for each in course.samples["one"]], course.failures
+    >>> timings = measure({"one": lambda: lambda: None, "bad": lambda: 1 / 0}, TimingPlan(openings=2, rounds=4))
+    >>> [len(each) for each in timings.samples["one"]], timings.failures
     ([4, 4], {'bad': 'ZeroDivisionError: division by zero'})
     """
-    course: Course[Key] = Course({key: [] for key in candidates})
+    timings: TimingSamples[Key] = TimingSamples({key: [] for key in candidates})
     rng = random.Random(plan.seed)
     listener(0, plan.openings)
     for opening in range(plan.openings):
-        _one_opening(candidates, plan, course, rng)
+        _one_opening(candidates, plan, timings, rng)
         listener(opening + 1, plan.openings)
-    for key in course.failures:
-        course.samples.pop(key)
-    return course
+    for key in timings.failures:
+        timings.samples.pop(key)
+    return timings
 
 
-def _one_opening(candidates: Mapping[Key, Open], plan: TimingPlan, course: Course[Key], rng: random.Random) -> None:
+def _one_opening(
+    candidates: Mapping[Key, Open], plan: TimingPlan, timings: TimingSamples[Key], rng: random.Random
+) -> None:
     running: dict[Key, Call] = {}
     repeats: dict[Key, int] = {}
     slowest = 0.0
-    for key in rng.sample(list(candidates), len(candidates)):  # the order of opening is luck, too
-        if key in course.failures:
+    for key in rng.sample(list(candidates), len(candidates)):  # the order of opening matters, too
+        if key in timings.failures:
             continue
-        with _noting(key, course):
+        with _noting(key, timings):
             opened = candidates[key]()
             once = _warm_up(opened, plan.warmup)
             running[key], repeats[key] = opened, max(1, ceil(plan.sample / once))
@@ -84,22 +88,22 @@ def _one_opening(candidates: Mapping[Key, Open], plan: TimingPlan, course: Cours
     with _no_collection():
         for _ in range(rounds):
             for key in rng.sample(list(running), len(running)):
-                if key not in course.failures:
-                    with _noting(key, course):
+                if key not in timings.failures:
+                    with _noting(key, timings):
                         drawn[key].append(_sample(running[key], repeats[key]))
     for key, samples in drawn.items():
-        course.samples[key].append(samples)
+        timings.samples[key].append(samples)
 
 
 def _warm_up(run: Call, times: int) -> float:
-    """Run a few times, and give the time of the last."""
+    """Run a few times, and return the time of the last."""
     for _ in range(times):
         run()
     return max(_sample(run, 1), 1e-9)
 
 
 def _rounds(plan: TimingPlan, slowest: float) -> int:
-    """Give the rounds of an opening that the time allows, but not too few of them."""
+    """Yield the rounds of an opening that the time allows, but at least a few of them."""
     affordable = int(plan.seconds / plan.openings / slowest) if slowest else plan.rounds
     return min(plan.rounds, max(_FEWEST_ROUNDS, affordable))
 
@@ -112,18 +116,18 @@ def _sample(run: Call, repeats: int) -> float:
 
 
 @contextmanager
-def _noting(key: Key, course: Course[Key]) -> Iterator[None]:
-    """Note why a candidate failed."""
+def _noting(key: Key, timings: TimingSamples[Key]) -> Iterator[None]:
+    """Record why a candidate failed."""
     try:
         yield
-    except Exception as error:  # runtimes raise what they like
+    except Exception as error:  # runtimes raise all kinds of errors
         text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        course.failures[key] = " ".join(text.split())[:300]
+        timings.failures[key] = " ".join(text.split())[:300]
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Keep Python from tidying up in the middle of a sample."""
+    """Disable garbage collection while samples are taken."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on bit by bit as if it had never stopped."""
+"""Checkpoints: everything that a run needs to resume with the same bits as an uninterrupted one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rigl_compress.models.artifacts import load_artifact, save_artifact
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.settings import parse
+from rigl_compress.core.artifacts import load_artifact, save_artifact
+from rigl_compress.core.dataclass_io import parse
+from rigl_compress.core.errors import InputError
 from rigl_compress.models.sparse_model import load_weights
-from rigl_compress.pipeline.train.sparsifier import Sparsifier
+from rigl_compress.sparsity.sparsifier import Sparsifier
 
 KIND = "checkpoint"
 
@@ -27,17 +27,21 @@ class _Counters:
 
 @dataclass(frozen=True)
 class _Progress:
-    """How far training was: epochs, the latest and the best values, seconds, and the scaler of half precision."""
+    """The progress of training: epochs, the latest and the best values, seconds, the gradient scaler's state.
+
+    `recalibrated` is the number of topology updates at the last estimate of batch-norm statistics.
+    """
 
     epochs_done: int
     seen: Mapping[str, float | None]
     seconds: float
     scaler: Mapping[str, Any]
+    recalibrated: int = 0
 
 
 @dataclass(frozen=True)
 class _Header:
-    """What stands beside the tensors."""
+    """The header beside the tensors."""
 
     progress: _Progress
     counters: _Counters
@@ -71,7 +75,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, sparse: Sparsifier) -> dict[str, Any]:
-    """Load a checkpoint into a freshly built run; gives back its progress."""
+    """Load a checkpoint into a freshly built run and return its progress."""
     tensors, content = load_artifact(path, KIND)
     try:
         header = parse(_Header, content)
@@ -81,7 +85,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, sparse: 
         torch.set_rng_state(tensors["random"])
     except (InputError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error) if isinstance(error, InputError) else f"it is damaged ({type(error).__name__}: {error})"
-        cure = "put the run's own checkpoint back, or train anew with overwrite=True"
+        cure = "restore the run's checkpoint, or train again with overwrite=True"
         raise InputError(f"{path}: {' '.join(reason.split())}; {cure}") from None
     return vars(header.progress)
 
@@ -101,7 +105,7 @@ def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _trained(model: nn.Module, sparse: Sparsifier) -> dict[str, nn.Parameter]:
-    gates = {} if sparse.gates is None else sparse.gates.parameters()
+    gates = sparse.updater.parameters
     return dict(model.named_parameters()) | {f"gate/{name}": parameter for name, parameter in gates.items()}
 
 
@@ -130,10 +134,10 @@ def _load_optimizer(
         name, _, key = path.rpartition("/")
         if name not in parameters:
             raise InputError(
-                f"the checkpoint holds optimizer state of {name!r}, which the model lacks: another model's"
+                f"the checkpoint holds optimizer state of {name!r}, which the model lacks: it is another model's"
             )
         if torch.is_tensor(value) and value.dim() and value.shape != parameters[name].shape:
             raise InputError(f"the optimizer's {key!r} of {name!r} has shape {tuple(value.shape)}: another model's")
         if torch.is_tensor(value) and (value.dim() or optimizer.defaults.get("fused")):
-            value = value.to(parameters[name].device)  # step counters live on the CPU, but for fused optimizers
+            value = value.to(parameters[name].device)  # step counters stay on the CPU, except with fused optimizers
         optimizer.state[parameters[name]][key] = value

@@ -1,4 +1,4 @@
-"""The losses of an epoch: their mean, and the first that is no number."""
+"""The losses of an epoch: their mean, and the first that is not finite."""
 
 from dataclasses import dataclass, field
 from math import isfinite
@@ -6,7 +6,7 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.errors import InputError
 
 # A gradient scaler starts at 2^16 and halves at every overflow: after so many in a row its scale is 2^-34, and no
 # smaller one can help.
@@ -15,15 +15,15 @@ _CURE = "lower learning_rate.peak, or set learning_rate.warmup or train.clip_gra
 
 
 class DivergedError(InputError):
-    """Training has left the numbers: the loss, or a weight, is infinite or not a number."""
+    """Training diverged: the loss, or a weight, is infinite or not a number."""
 
 
 @dataclass
 class Losses:
     """Collects losses on the device and reads them many at a time, since reading waits for the device.
 
-    `scaled`: a gradient scaler skips the steps whose gradients overflow, so a single loss that is no number does no
-    harm.
+    `scaled`: a gradient scaler skips the steps whose gradients overflow, so a single loss that is not finite is
+    harmless.
 
     >>> losses = Losses()
     >>> losses.add(torch.tensor(2.0), step=0, learning_rate=0.1)
@@ -39,11 +39,11 @@ class Losses:
     _bad_in_a_row: int = 0
 
     def add(self, loss: Tensor, step: int, learning_rate: float) -> None:
-        """Take the loss before an optimizer step, without waiting for its value."""
+        """Add the loss before an optimizer step, without waiting for its value."""
         self._unread.append((loss.detach(), step, learning_rate))
 
     def read(self) -> None:
-        """Read what was added since; raise at the first loss that is no number and that no scaler explains."""
+        """Read the losses added since; raise at the first that is not finite, unless a gradient scaler explains it."""
         if not self._unread:
             return
         values = torch.stack([loss for loss, _, _ in self._unread]).tolist()
@@ -67,7 +67,7 @@ class Losses:
             )
 
     def end(self) -> None:
-        """Read the rest of an epoch; raise if it has not a single number."""
+        """Read the rest of an epoch; raise if no loss is finite."""
         self.read()
         if not self._finite:
             raise DivergedError(
@@ -77,12 +77,12 @@ class Losses:
 
     @property
     def mean(self) -> float | None:
-        """The mean of all losses read that are numbers."""
+        """The mean of all finite losses read."""
         return self._total / self._finite if self._finite else None
 
 
 def check_finite(model: nn.Module, step: int) -> None:
-    """Raise if a weight or a running statistic is no number: the last step of an epoch has no loss to show it."""
+    """Raise if a weight or a running statistic is not finite: after the last step of an epoch no loss shows it."""
     floating = [(name, tensor) for name, tensor in model.state_dict().items() if tensor.is_floating_point()]
     if not floating:
         return

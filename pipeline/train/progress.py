@@ -1,4 +1,4 @@
-"""What a training run says while it runs. The command line shows it; tests and libraries may listen or not."""
+"""Progress reports of a training run, for listeners such as the command line."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """A moment of a training run. Numbers that are not known yet are None."""
+    """The state of a training run. Figures that are not known yet are None."""
 
     iteration: int
     iterations: int
@@ -18,6 +18,7 @@ class Progress:
     value: float | None = None  # of the metric, at the last evaluation
     best: float | None = None
     metric: str = "error"  # a name of METRICS
+    distillation: float | None = None  # the part of the loss that comes from a teacher
 
     @property
     def ends_epoch(self) -> bool:
@@ -30,14 +31,14 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
-Say = Callable[[str], None]  # for what is told beside the progress: where data come from, which run has ended
+Log = Callable[[str], None]  # for messages beside the progress: where data come from, which run has ended
 
 
-def silent(progress: Progress) -> None:
-    """Say nothing."""
+def ignore_progress(progress: Progress) -> None:
+    """Ignore a progress report."""
     del progress
 
 
-def say_nothing(text: str) -> None:
-    """Say nothing."""
+def ignore_message(text: str) -> None:
+    """Ignore a message."""
     del text

@@ -2,136 +2,174 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-from torch import nn
 
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.layers import shapes_of, sparse_parameters
-from rigl_compress.models.networks import ModelSpec
-from rigl_compress.models.references import is_reference
-from rigl_compress.models.sparse_model import SparseModel, load_weights
-from rigl_compress.models.topology import Topology
-from rigl_compress.models.trust import code_is_trusted, may_run, named, only_named, remember, trusting_code
-from rigl_compress.pipeline.environment import command_line, environment
-from rigl_compress.pipeline.prune.stage import living
+from rigl_compress.core.dataclass_io import plain
+from rigl_compress.core.errors import InputError
+from rigl_compress.core.import_by_name import is_reference
+from rigl_compress.core.provenance import command_line, environment
+from rigl_compress.core.trust import code_is_trusted, may_import, named, only_named, record_trained_code, trusting_code
+from rigl_compress.models.model_registry import ModelSpec
+from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.pipeline.data.dataset import DataSet
+from rigl_compress.pipeline.data.load_dataset import load_dataset
+from rigl_compress.pipeline.optimizers import build_optimizer
+from rigl_compress.pipeline.prune.stage import keep_removals, prune, pruned_spec
 from rigl_compress.pipeline.recipe import Recipe, StartConfig
+from rigl_compress.pipeline.sparsity_account import asked_sparsity, sparsity_account, topology_changes
+from rigl_compress.pipeline.train.batch_norm_notes import report_batch_norm
+from rigl_compress.pipeline.train.batch_sizes import with_batch_of
 from rigl_compress.pipeline.train.checkpoint import load_checkpoint, save_checkpoint
-from rigl_compress.pipeline.train.data.dataset import DataSet
-from rigl_compress.pipeline.train.data.load import load_dataset
-from rigl_compress.pipeline.train.initialize import initialize, scale_for_fan_in
-from rigl_compress.pipeline.train.loop import Job, train_epochs
+from rigl_compress.pipeline.train.initial_network import (
+    build_initial,
+    frozen_note,
+    keep_frozen_dense,
+    start_topology,
+)
+from rigl_compress.pipeline.train.input_check import check_input
 from rigl_compress.pipeline.train.losses import DivergedError
-from rigl_compress.pipeline.train.narrow import in_training, width_for_density
-from rigl_compress.pipeline.train.optimizers import build_optimizer
-from rigl_compress.pipeline.train.progress import Listener, Say, say_nothing, silent
-from rigl_compress.pipeline.train.sparsifier import Sparsifier
-from rigl_compress.pipeline.train.spoken import spoken
-from rigl_compress.pipeline.train.summary import summarize
+from rigl_compress.pipeline.train.metric_logging import MetricLogger, MetricLoggers, flat
+from rigl_compress.pipeline.train.progress import Listener, Log, ignore_message, ignore_progress
+from rigl_compress.pipeline.train.small_dense import in_training, width_for_density
+from rigl_compress.pipeline.train.teacher import build_distillation, check_teacher, keep_teacher, resumed
+from rigl_compress.pipeline.train.training_loop import Job, train_epochs
+from rigl_compress.pipeline.train.training_summary import Attempt, summarize
+from rigl_compress.pipeline.train.warning_lines import warnings_to_log
 from rigl_compress.pipeline.workspace import Run
+from rigl_compress.sparsity.sparsifier import Sparsifier
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """What a run's outcome does not depend on: where it computes, where its data is, who listens."""
+class RunEnvironment:
+    """What the result of a run does not depend on: the device, the folder of data, listeners."""
 
     device: str = "auto"
     data_dir: Path | None = None
-    listener: Listener = silent
-    say: Say = say_nothing
+    listener: Listener = ignore_progress
+    log: Log = ignore_message
     trust_code: bool = field(default_factory=code_is_trusted)  # of the earlier run that a recipe starts from
     named: set[str] | None = field(default_factory=named)  # code that may be run, in other processes too
+    loggers: tuple[MetricLogger, ...] = ()  # called with (step, metrics) after every epoch
 
 
 def train(
     recipe: Recipe,
     path: Path,
-    circumstances: Circumstances | None = None,
+    run_environment: RunEnvironment | None = None,
     *,
     resume: bool = False,
     overwrite: bool = False,
 ) -> SparseModel:
-    """Train a recipe in a run folder. `resume` goes on from the folder's last checkpoint, bit by bit on the CPU."""
-    here = circumstances or Circumstances()
-    with trusting_code(here.trust_code), only_named(here.named), Run(path).locked():
-        return _train(recipe, path, here, resume=resume, overwrite=overwrite)
+    """Train a recipe in a run folder. `resume` starts from the last checkpoint, bit-identical on the CPU."""
+    run_environment = run_environment or RunEnvironment()
+    with trusting_code(run_environment.trust_code), only_named(run_environment.named), Run(path).locked():
+        return _train(recipe, path, run_environment, resume=resume, overwrite=overwrite)
 
 
-def _train(recipe: Recipe, path: Path, here: Circumstances, *, resume: bool, overwrite: bool) -> SparseModel:
-    device = find_device(here.device)
-    if recipe.start is not None and Path(recipe.start.run).resolve() == path.resolve():
-        raise InputError(f"start.run is {recipe.start.run!r}, the folder of this very run: choose another with --run")
-    data = load_dataset(recipe.data.name, here.data_dir, say=here.say, options=recipe.data.options)
+def _train(
+    recipe: Recipe, path: Path, run_environment: RunEnvironment, *, resume: bool, overwrite: bool
+) -> SparseModel:
+    device = find_device(run_environment.device)
+    _check_start(recipe.start, path)
+    if not resume:
+        Run(path).check_free(overwrite=overwrite)  # before data are fetched
+    check_teacher(recipe, path)
+    data = load_dataset(
+        recipe.data.name, run_environment.data_dir, log=run_environment.log, options=recipe.data.options
+    )
     data = data.hold_out(recipe.data.holdout) if recipe.data.holdout else data
+    recipe = with_batch_of(data, recipe, run_environment.log)
     spec = model_spec(recipe, data)
-    # Everything that can be wrong with the recipe is found before anything is written.
-    with spoken(here.say):
-        job = build_job(recipe, spec, data.to(device), device, here.listener)
-    run = Run.open(path) if resume else Run.create(path, recipe, overwrite=overwrite)
-    _remember_code(run, recipe, spec, here.say)
+    earlier = Run.open(path) if resume else None
+    goes_on = earlier is not None and earlier.checkpoint_file.exists()
+    built = resumed(recipe, earlier) if earlier is not None and goes_on else recipe
+    # All errors of the recipe are found before anything is written.
+    with warnings_to_log(run_environment.log):
+        job = build_job(built, spec, data.to(device), device, run_environment.listener)
+    for note in () if goes_on else job.notes:
+        run_environment.log(note)
+    report_batch_norm(recipe, job.model, run_environment.log)
+    run = earlier or Run.create(path, recipe, overwrite=overwrite)
+    _remember_code(run, recipe, spec, run_environment.log)
     began = perf_counter()
-    if resume and run.checkpoint_file.exists():
+    if goes_on:
         progress = load_checkpoint(run.checkpoint_file, job.model, job.optimizer, job.sparse)
-        _take_up(job, progress, run.checkpoint_file)
+        _restore_progress(job, progress, run.checkpoint_file)
         began -= progress["seconds"]
     else:
-        run.topology_file("begin").unlink(missing_ok=True)
-        _save_begin(run, job, spec, recipe)
+        run.topology_file("start").unlink(missing_ok=True)
+        _save_start(run, job)
+        keep_teacher(run, recipe)
+    job.initial = None
     run.keep_metrics(job.epochs_done)
 
-    saved = job.epochs_done  # the epoch of the latest checkpoint
+    saved, topology = job.epochs_done, job.sparse.topology  # of the latest checkpoint; at the end of the last epoch
+    loggers = MetricLoggers(run_environment.loggers)
 
     def end_of_epoch(epochs_done: int, metrics: dict[str, Any]) -> None:
-        nonlocal saved
-        seconds = perf_counter() - began
-        run.add_metrics({**metrics, "sparsity": job.sparse.sparsity, "seconds": round(seconds, 2)})
+        nonlocal saved, topology
+        seconds, before, topology = perf_counter() - began, topology, job.sparse.topology
+        changes = topology_changes(before, topology)
+        row = {**metrics, **changes, "sparsity": job.sparse.sparsity, "seconds": round(seconds, 2)}
+        run.add_metrics(row)
+        loggers(row["step"], row)
         if epochs_done % recipe.train.checkpoint_every == 0:
             progress = {"epochs_done": epochs_done, "seen": job.seen, "seconds": seconds}
-            progress["scaler"] = job.scaler.state_dict()
+            progress |= {"scaler": job.scaler.state_dict(), "recalibrated": job.recalibrated}
             save_checkpoint(run.checkpoint_file, job.model, job.optimizer, job.sparse, progress)
             saved = epochs_done
 
     try:
-        with spoken(here.say):
+        with warnings_to_log(run_environment.log), loggers.during(str(run.path), flat(plain(recipe))):
             train_epochs(job, end_of_epoch)
     except DivergedError as error:
         kept = f"keeps the checkpoint of epoch {saved}" if saved else "has no checkpoint yet"
         raise DivergedError(f"{error}; {run.path} {kept}") from None
-    facts = {"data": data.source, "seconds": round(perf_counter() - began, 1)}
+    facts: dict[str, Any] = {"data": data.source, "seconds": round(perf_counter() - began, 1)}
+    facts |= {"preprocessing": dict(data.preprocessing)} if data.preprocessing else {}
     model = _finish(run, job, spec, recipe, facts)
     for part, reason in model.metrics["not_counted"].items():
-        here.say(f"warning: {part} was not counted: {reason}")
+        run_environment.log(f"warning: {part} was not counted: {reason}")
     return model
 
 
-def _take_up(job: Job, progress: Mapping[str, Any], file: Path) -> None:
-    """Go on from where a checkpoint was; one that no such run can have written is refused."""
+def _check_start(start: StartConfig | None, path: Path) -> None:
+    """Raise where a run would start from its own folder, which it is about to replace."""
+    places = {"run": start.run, "weights": start.file} if start is not None else {}
+    for key, place in places.items():
+        if place is not None and path.resolve() in (Path(place).resolve(), Path(place).resolve().parent):
+            raise InputError(f"start.{key} is {str(place)!r}, the folder of this run: choose another with --output")
+
+
+def _restore_progress(job: Job, progress: Mapping[str, Any], file: Path) -> None:
+    """Restore the progress of a checkpoint; raise if it cannot be of such a run."""
     done, every, scaler = progress["epochs_done"], job.config.all_epochs, dict(progress["scaler"])
     if not 0 <= done <= every or (done == every and job.data.metric not in progress["seen"]):
-        raise InputError(f"{file} is of epoch {done} of {every}, and not whole: train anew with overwrite=True")
-    job.epochs_done, job.seen = done, dict(progress["seen"])
+        raise InputError(f"{file} is of epoch {done} of {every} and incomplete: train again with overwrite=True")
+    job.epochs_done, job.seen, job.recalibrated = done, dict(progress["seen"]), progress["recalibrated"]
     own, saved = ({key: type(value) for key, value in each.items()} for each in (job.scaler.state_dict(), scaler))
     if own != saved:
         raise InputError(
-            f"{file} was written with another train.precision, or is damaged: train anew with overwrite=True"
+            f"{file} was written with another train.precision, or is damaged: train again with overwrite=True"
         )
     job.scaler.load_state_dict(scaler)
 
 
-def _remember_code(run: Run, recipe: Recipe, spec: ModelSpec, say: Say) -> None:
-    """Keep in mind, outside of the run folder, that the code of this run has the user's word."""
-    every = [(each.name, each.options) for each in (recipe.model, spec, recipe.data)]
-    # A recipe that starts from an earlier network names one that is never built: that is nobody's word.
-    calls = [(name, options) for name, options in every if is_reference(name) and may_run(name)]
+def _remember_code(run: Run, recipe: Recipe, spec: ModelSpec, log: Log) -> None:
+    """Record, outside of the run folder, that the user trusts the code of this run."""
+    every = [*recipe.references, (spec.name, spec.options)]
+    # A recipe that starts from an earlier network names a model that is never built: it is not trusted by that.
+    calls = [(name, options) for name, options in every if is_reference(name) and may_import(name)]
     try:
         if calls:
-            remember(run.path, calls)
+            record_trained_code(run.path, calls)
     except OSError as error:
-        say(f"cannot remember that {calls[0][0]} is yours ({error}): later commands on {run.path} need --trust-code")
+        log(f"cannot record that {calls[0][0]} is trusted ({error}): later commands on {run.path} need --trust-code")
 
 
 def find_device(name: str) -> torch.device:
@@ -151,38 +189,45 @@ def find_device(name: str) -> torch.device:
 
 
 def model_spec(recipe: Recipe, data: DataSet) -> ModelSpec:
-    """Give the network of a recipe: narrowed for small-dense, or what was alive at the end of an earlier run."""
+    """Return the network of a recipe: narrowed for small-dense, or an earlier run's without its dead neurons."""
     spec = recipe.model
-    if recipe.start is not None and recipe.start.architecture == "alive":
-        spec = living(Run.open(recipe.start.run).model())
+    if recipe.start is not None and recipe.start.architecture == "pruned":
+        spec = pruned_spec(Run.open(str(recipe.start.run)))
     spec = spec.taking(data.input_shape)
-    if "classes" in spec.network.options and "classes" not in spec.options:
-        spec = spec.with_options(classes=data.classes)
+    spec = spec.with_classes(data.classes).completed()
     if recipe.sparsity.rule.narrow:
         spec = spec.with_options(width=width_for_density(spec, 1 - recipe.sparsity.sparsity))
     return spec
 
 
 def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.device, listener: Listener) -> Job:
-    """Build everything the loop works with, as it is before the first step."""
+    """Build everything that the loop works with, in its state before the first step."""
     steps_per_epoch = _steps_per_epoch(recipe, data)
-    model = build_initial(recipe, spec)
-    _check_input(model, data, spec)
+    network, topology = build_initial(recipe, spec), start_topology(recipe)
+    model, initial = network.model, network.captured(spec)
+    check_input(model, data, spec)
     model.to(device)
+    distillation = build_distillation(recipe, spec, model, data.classes)  # the teacher is copied before any mask
     optimizer = build_optimizer(model, recipe.optimizer)
     epochs = recipe.train.all_epochs
     sparse = Sparsifier(
         model,
         optimizer,
-        in_training(recipe.scaled_sparsity),
+        keep_frozen_dense(in_training(recipe.scaled_sparsity), model),
         total_steps=steps_per_epoch * epochs,
         seed=recipe.seed,
-        topology=_start_topology(recipe),
+        topology=topology,
     )
     rate = recipe.learning_rate.per_step(steps_per_epoch, epochs, recipe.train.multiplier)
     forward = torch.compile(model) if recipe.train.compile else model
     scaler = torch.amp.GradScaler(device.type, enabled=recipe.train.precision == "float16")
-    return Job(model, forward, optimizer, sparse, rate, data, recipe.train, recipe.seed, device, listener, scaler)
+    return Job(
+        *(model, forward, optimizer, sparse, rate, data, recipe.train, recipe.seed, device, listener, scaler),
+        distillation=distillation,
+        dense=distillation.teacher if distillation and recipe.distill and recipe.distill.run is None else None,
+        initial=initial,
+        notes=(*network.notes, *frozen_note(model, topology)),
+    )
 
 
 def _steps_per_epoch(recipe: Recipe, data: DataSet) -> int:
@@ -197,62 +242,11 @@ def _steps_per_epoch(recipe: Recipe, data: DataSet) -> int:
     return steps
 
 
-def _check_input(model: nn.Module, data: DataSet, spec: ModelSpec) -> None:
-    first = next(data.train[:1].in_order(1), None)
-    if first is None:
-        raise InputError(f"the first training sample of {data.name} cannot be read: replace it, or remove it")
-    inputs, targets = first
-    try:
-        with torch.no_grad():
-            answers = model.eval()(inputs.cpu())
-    except (RuntimeError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"model {spec.name!r} does not take inputs of shape {data.input_shape}: {reason}") from None
-    if answers.shape[:-1] != targets.shape:
-        raise InputError(
-            f"model {spec.name!r} gives answers of shape {tuple(answers.shape)} to {data.name}, "
-            f"expected {(*targets.shape, data.classes)}: use a model made for such data"
-        )
-    if answers.shape[-1] != data.classes:
-        raise InputError(
-            f"model {spec.name!r} gives {answers.shape[-1]} answers, {data.name} has {data.classes} classes"
-        )
-
-
-def _load_earlier_weights(model: nn.Module, start: StartConfig, spec: ModelSpec) -> None:
-    run = Run.open(start.run)
-    earlier = run.model() if start.weights == "final" else SparseModel.load(run.begin_file)
-    load_weights(model, earlier.weights, f"{spec.name} (start.weights of {start.run})")
-
-
-def _start_topology(recipe: Recipe) -> Topology | None:
-    if recipe.start is not None and recipe.start.topology != "fresh":
-        return Run.open(recipe.start.run).topology(recipe.start.topology)
-    if recipe.sparsity.method == "lottery":
-        raise InputError(
-            'method "lottery" needs an earlier run: [start] run = "…", weights = "initial", topology = "end"'
-        )
-    return None
-
-
-def _save_begin(run: Run, job: Job, spec: ModelSpec, recipe: Recipe) -> None:
-    """Keep what training starts from: the topology, and all initial weights (lottery tickets need them)."""
-    again = build_initial(recipe, spec)
-    full = Topology.full(shapes_of(sparse_parameters(again)))
-    SparseModel.capture(spec, again, full, 0, {}).save(run.begin_file)
-    job.sparse.topology.save(run.topology_file("begin"))
-
-
-def build_initial(recipe: Recipe, spec: ModelSpec) -> nn.Module:
-    """Build the network with its initial weights, before any mask."""
-    torch.manual_seed(recipe.seed)
-    model = spec.build()
-    if recipe.start is not None and recipe.start.weights != "fresh":
-        _load_earlier_weights(model, recipe.start, spec)  # they were scaled by the earlier run
-        return model
-    initialize(model, recipe.init)
-    scale_for_fan_in(model, recipe.scaled_sparsity.densities(model), recipe.init.sparse_power)
-    return model
+def _save_start(run: Run, job: Job) -> None:
+    """Save the topology and all weights at the start of training (lottery tickets need them)."""
+    if job.initial is not None:
+        job.initial.save(run.initial_file)
+    job.sparse.topology.save(run.topology_file("start"))
 
 
 def _finish(run: Run, job: Job, spec: ModelSpec, recipe: Recipe, facts: dict[str, Any]) -> SparseModel:
@@ -263,11 +257,17 @@ def _finish(run: Run, job: Job, spec: ModelSpec, recipe: Recipe, facts: dict[str
     model = SparseModel.capture(spec, job.model, topology, job.sparse.steps, metrics)
     topology.save(run.topology_file("end"))
     model.save(run.model_file)  # before anything that can fail
+    pruned = Attempt(lambda: prune(model))
+    if pruned.value is not None:
+        keep_removals(run, pruned.value.removals)
+    given = run.topology("start") if recipe.start is not None and recipe.start.topology != "fresh" else None
     result = {
         **metrics,
         **facts,
-        **summarize(recipe, model, job),
+        **summarize(recipe, model, job, pruned),
         "left_dense": job.sparse.left_dense,
+        "asked_sparsity": asked_sparsity(job.sparse, given),
+        "sparsity_by_weight": [asdict(each) for each in sparsity_account(job.model, job.sparse, given)],
         "command": command_line(),
         "seed": recipe.seed,
         "recipe": recipe.name,

@@ -9,7 +9,7 @@ import pytest
 from onnx_graphs import model, node, weight
 from tiny import Cli, Trainer, untouched
 
-from rigl_compress.pipeline.bench import report
+from rigl_compress.pipeline.bench import bench_report as report
 
 QUICK = ["--openings", "2", "--rounds", "3"]
 
@@ -66,7 +66,7 @@ def test_conditions(cli: Cli, files: tuple[Path, Path]) -> None:
 
 def test_inputs_from_a_file(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
     np.savez(tmp_path / "inputs.npz", x=np.ones((5, 8), dtype=np.float32))
-    told = json.loads(cli("bench", files[0], "--input", tmp_path / "inputs.npz", *QUICK, "--json").out)
+    told = json.loads(cli("bench", files[0], "--inputs", tmp_path / "inputs.npz", *QUICK, "--json").out)
     assert told["timings"][0]["candidate"]["batch"] == 5
 
 
@@ -75,12 +75,12 @@ def test_inputs_from_a_file(cli: Cli, files: tuple[Path, Path], tmp_path: Path) 
     [
         (["--assert", "speed<=1x"], "names no known metric"),
         (["--backend", "onxruntime"], "unknown backend 'onxruntime': did you mean 'onnxruntime'?"),
-        (["--backend", "torch"], "give the run folder instead"),
+        (["--backend", "torch"], "pass the run folder instead"),
         (["--baseline", "mall"], "did you mean 'small'"),
         (["--shape", "z=1,8"], "the model has no input 'z'"),
         (["--shape", "x=1,9"], "does not fit"),
         (["--shape", "x"], "not of the form name=1,3,224,224"),
-        (["--input", "none.npz"], "none.npz is not an .npz file"),
+        (["--inputs", "none.npz"], "none.npz is not an .npz file"),
         (["--provider", "CUDAExecutionProvider"], "no provider 'CUDAExecutionProvider'"),
         (["--seconds", "0"], "seconds is 0.0, expected a time above 0"),
         (["--against", "none.onnx"], "none.onnx does not exist"),

@@ -7,13 +7,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 import tiny
+from command_tree import LEAVES
 from rich.console import Console
 from tiny import Cli, Trainer, snapshot, untouched
 
@@ -21,30 +21,15 @@ from rigl_compress import __version__
 from rigl_compress.cli import _render
 from rigl_compress.cli.main import COMMANDS
 from rigl_compress.cli.main import cli as group
-from rigl_compress.models.errors import InputError
-from rigl_compress.pipeline.compare.cells import cells_of
-from rigl_compress.pipeline.compare.comparison import Comparison, Row
-from rigl_compress.pipeline.compare.course import Outcome
+from rigl_compress.core.errors import InputError
+from rigl_compress.experiments.scheduler import Outcome
+from rigl_compress.experiments.spec import Experiment, Row
+from rigl_compress.experiments.trials import trials_of
 from rigl_compress.pipeline.recipe import load_recipe, parse_recipe
 from rigl_compress.pipeline.train.progress import Progress
 from rigl_compress.pipeline.workspace import Run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "help.txt"
-
-
-def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command that does something, with the words that call it."""
-    if not isinstance(command, click.Group):
-        yield path, command
-        return
-    context = click.Context(command)
-    for name in command.list_commands(context):
-        found = command.get_command(context, name)
-        assert found is not None
-        yield from leaves(found, (*path, name))
-
-
-LEAVES = dict(leaves(group))
 every_command = pytest.mark.parametrize("path", list(LEAVES), ids=" ".join)
 GROUPS = [(), ("data",)]
 
@@ -159,7 +144,7 @@ def train(cli: Cli, recipe_file: Path, data_dir: Path) -> Train:
     """Call `rigl-compress train` with the tiny recipe and data: train(run, "--set", "a=b")."""
 
     def call(run: Path, *arguments: object) -> tiny.Spoken:
-        common = ("--recipe", recipe_file, "--run", run, "--data-dir", data_dir, "--device", "cpu")
+        common = ("--recipe", recipe_file, "-o", run, "--data-dir", data_dir, "--device", "cpu")
         return cli("train", *common, *arguments)
 
     return call
@@ -175,7 +160,7 @@ def test_train_prints_what_came_out(train: Train, tmp_path: Path) -> None:
     assert result["seed"] == 3
     assert done.out.startswith(f"tiny, rigl, seed 3 → {tmp_path / 'run'}\n")
     assert f"{result['final_error']:.2f} % ({result['best_error']:.2f} %)" in done.out
-    assert result["alive"]["architecture"] in done.out
+    assert result["pruned"]["architecture"] in done.out
     assert result["command"].startswith("rigl-compress train --recipe ")
 
 
@@ -204,14 +189,14 @@ def test_inspect(cli: Cli, finished: Run, tmp_path: Path) -> None:
     with untouched(finished.path):
         shown = cli("inspect", finished.path, "--png", tmp_path / "a.png")
     assert (shown.code, shown.err) == (0, "")
-    for expected in ("tiny, rigl, seed 0", "fc1.weight", "24×784", "connections per input pixel", "begin", "a.png"):
+    for expected in ("tiny, rigl, seed 0", "fc1.weight", "24×784", "connections per input pixel", "start", "a.png"):
         assert expected in shown.out
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_inspect_json(cli: Cli, finished: Run) -> None:
     found = json.loads(cli("inspect", finished.path, "--json").out)
-    assert found.keys() == {"format", "result", "layers", "connections_per_pixel"}
+    assert found.keys() == {"format", "result", "training", "layers", "connections_per_pixel"}
     assert [layer["name"] for layer in found["layers"]] == ["fc1.weight", "fc2.weight", "fc3.weight"]
     assert len(found["connections_per_pixel"]["end"]) == 28
 
@@ -238,7 +223,7 @@ def test_flops_of_the_paper(cli: Cli) -> None:
 def test_the_paper_has_no_recipe(cli: Cli) -> None:
     done = cli("flops", "--paper", "--recipe", "mnist-rigl")
     assert done.code == 2
-    assert "leave out --recipe, --model and --set" in done.err
+    assert "leave out --recipe, --model, --data and --set" in done.err
 
 
 def test_list(cli: Cli) -> None:
@@ -261,46 +246,44 @@ def test_data_list(cli: Cli, data_dir: Path) -> None:
 def test_data_fetch(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[object] = []
 
-    def fetch(name: str, data_dir: Path | None, say: Callable[[str], None]) -> Path:
+    def fetch(name: str, data_dir: Path | None, log: Callable[[str], None]) -> Path:
         asked.append((name, data_dir))
-        say("asking a mirror")
+        log("asking a mirror")
         return tmp_path / "mnist"
 
-    monkeypatch.setattr("rigl_compress.pipeline.train.data.load.fetch_dataset", fetch)
+    monkeypatch.setattr("rigl_compress.pipeline.data.load_dataset.fetch_dataset", fetch)
     shown = cli("data", "fetch", "mnist", "--data-dir", tmp_path, "--json")
     assert asked == [("mnist", tmp_path)]
     assert json.loads(shown.out) == {"name": "mnist", "folder": str(tmp_path / "mnist")}
     assert shown.err == "asking a mirror\n", "what can be piped is on stdout, the rest is not"
 
 
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rigl_compress.pipeline.sweep.ProcessPoolExecutor", lambda jobs, **_: ThreadPoolExecutor(jobs))
-
-
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_threads")
 def test_sweep(cli: Cli, recipe_file: Path, data_dir: Path, tmp_path: Path) -> None:
     table = tmp_path / "table.md"
-    arguments = ["--recipe", recipe_file, "--set", "train.epochs=1", "--data-dir", data_dir, "--out", tmp_path / "out"]
+    arguments = ["--recipe", recipe_file, "--set", "train.epochs=1", "--data-dir", data_dir, "-o", tmp_path / "out"]
     grid = ["--grid", "sparsity.method=rigl,static", "--seeds", 2, "--markdown", table]
-    shown = cli("sweep", *arguments, *grid)
+    shown = cli("sweep", *arguments, *grid, "--jobs", 1)
     assert shown.code == 0
-    assert [line[:5] for line in shown.err.splitlines()] == ["4 run", "[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+    assert shown.err.startswith("4 runs in ")
+    ends = [line[:5] for line in shown.err.splitlines() if line.startswith("[")]
+    assert ends == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
     assert "method=rigl" in shown.out
     assert "method=static" in shown.out
     assert len(table.read_text().splitlines()) == 4
     again = cli("sweep", *arguments, *grid, "--json")
-    runs = json.loads(again.out)["runs"]
-    assert [(run["settings"], run["seed"]) for run in runs][:2] == [
-        (["sparsity.method=rigl"], 0),
-        (["sparsity.method=static"], 0),
+    content = json.loads(again.out)
+    assert content["rows"] == json.loads((tmp_path / "out" / "experiment.json").read_text())["rows"]
+    assert [(row["label"], [run["seed"] for run in row["runs"]]) for row in content["rows"]] == [
+        ("method=rigl", [0, 1]),
+        ("method=static", [0, 1]),
     ]
 
 
-@pytest.mark.usefixtures("in_this_process")
+@pytest.mark.usefixtures("in_threads")
 def test_a_failed_run_in_a_sweep_is_exit_code_1(cli: Cli, recipe_file: Path, data_dir: Path, tmp_path: Path) -> None:
-    arguments = ["--recipe", recipe_file, "--set", "train.epochs=1", "--data-dir", data_dir, "--out", tmp_path / "out"]
-    shown = cli("sweep", *arguments, "--grid", "sparsity.end=10,9999")
+    arguments = ["--recipe", recipe_file, "--set", "train.epochs=1", "--data-dir", data_dir, "-o", tmp_path / "out"]
+    shown = cli("sweep", *arguments, "--grid", "sparsity.end=10,9999", "--jobs", 1)
     assert shown.code == 1
     assert "failed" in shown.out
     assert "Traceback" not in shown.err
@@ -308,10 +291,8 @@ def test_a_failed_run_in_a_sweep_is_exit_code_1(cli: Cli, recipe_file: Path, dat
 
 def test_a_dry_sweep_prints_folders_and_writes_nothing(cli: Cli, recipe_file: Path, tmp_path: Path) -> None:
     with untouched(tmp_path):
-        shown = cli(
-            "sweep", "--recipe", recipe_file, "--grid", "train.epochs=1,2", "--out", tmp_path / "a", "--dry-run"
-        )
-    folders = [str(tmp_path / "a" / f"train.epochs={n},seed=0") for n in (1, 2)]
+        shown = cli("sweep", "--recipe", recipe_file, "--grid", "train.epochs=1,2", "-o", tmp_path / "a", "--dry-run")
+    folders = [str(tmp_path / "a" / f"epochs={n}" / "seed=0") for n in (1, 2)]
     assert shown.out.splitlines() == [f"{folder}: to be trained" for folder in folders]
 
 
@@ -375,7 +356,7 @@ def test_a_run_directory_that_exists(train: Train, finished: Run) -> None:
     with untouched(finished.path):
         said = complaint(train(finished.path))
     assert f"{finished.path} exists" in said
-    assert "choose another folder, continue with --resume, or replace with --force" in said
+    assert "choose another folder, resume with --resume RUN, or replace it with --force" in said
 
 
 def test_a_folder_that_is_not_a_run_is_not_replaced(train: Train, tmp_path: Path) -> None:
@@ -401,22 +382,22 @@ def copied(finished: Run, tmp_path: Path) -> Run:
 def test_a_damaged_checkpoint(cli: Cli, copied: Run, data_dir: Path, content: bytes) -> None:
     copied.checkpoint_file.write_bytes(content)
     with untouched(copied.path):
-        said = complaint(cli("train", "--run", copied.path, "--resume", "--data-dir", data_dir))
+        said = complaint(cli("train", "--resume", copied.path, "--data-dir", data_dir))
     assert str(copied.checkpoint_file) in said
-    assert "missing or damaged: make it again" in said
+    assert "missing or damaged: create it again" in said
 
 
 def test_a_checkpoint_of_another_model(cli: Cli, copied: Run, trainer: Trainer) -> None:
     other = trainer("model.options.hidden=[9, 9]", "train.epochs=1", run="other")
     shutil.copy(other.checkpoint_file, copied.checkpoint_file)
     with untouched(copied.path):
-        said = complaint(cli("train", "--run", copied.path, "--resume", "--data-dir", trainer.data_dir))
+        said = complaint(cli("train", "--resume", copied.path, "--data-dir", trainer.data_dir))
     assert str(copied.checkpoint_file) in said
     assert "another model's weights" in said
-    assert "put the run's own checkpoint back" in said
+    assert "restore the run's checkpoint" in said
 
 
-@pytest.mark.parametrize("file", ["model", "topology-begin", "topology-end"])
+@pytest.mark.parametrize("file", ["model", "topology-start", "topology-end"])
 def test_a_damaged_artifact(cli: Cli, copied: Run, file: str) -> None:
     path = copied.path / f"{file}.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
@@ -431,10 +412,10 @@ def test_a_damaged_result(cli: Cli, copied: Run) -> None:
 def test_a_damaged_recipe_in_a_run(cli: Cli, copied: Run) -> None:
     copied.recipe_file.write_bytes(b"\xff\xfe")
     with untouched(copied.path):
-        assert f"cannot read {copied.recipe_file}" in complaint(cli("train", "--run", copied.path, "--resume"))
+        assert f"cannot read {copied.recipe_file}" in complaint(cli("train", "--resume", copied.path))
 
 
-@pytest.mark.parametrize("words", [("inspect", "RUN"), ("train", "--run", "RUN", "--resume")])
+@pytest.mark.parametrize("words", [("inspect", "RUN"), ("train", "--resume", "RUN")])
 def test_a_folder_that_is_not_a_run(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
     with untouched(tmp_path):
         said = complaint(cli(*(str(tmp_path) if word == "RUN" else word for word in words)))
@@ -448,7 +429,7 @@ def test_a_name_of_two_lines_is_said_in_one(cli: Cli, tmp_path: Path) -> None:
 def test_a_run_that_is_not_finished(cli: Cli, tmp_path: Path) -> None:
     Run.create(tmp_path / "run", tiny.recipe())
     said = complaint(cli("inspect", tmp_path / "run"))
-    assert f"not finished: continue with `rigl-compress train --run {tmp_path / 'run'} --resume`" in said
+    assert f"not finished: resume with `rigl-compress train --resume {tmp_path / 'run'}`" in said
 
 
 @pytest.mark.parametrize("command", ["train", "flops", "sweep"])
@@ -462,14 +443,14 @@ def test_an_unknown_recipe(cli: Cli, command: str) -> None:
 def test_a_recipe_that_is_not_toml(cli: Cli, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(content)
-    assert str(path) in complaint(cli("train", "--recipe", path, "--run", tmp_path / "run"))
+    assert str(path) in complaint(cli("train", "--recipe", path, "-o", tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
 def test_missing_data(cli: Cli, recipe_file: Path, data_dir: Path, tmp_path: Path) -> None:
     mine = Path(shutil.copytree(data_dir, tmp_path / "data"))
     (mine / "mnist" / "train-images-idx3-ubyte").unlink()
-    said = complaint(cli("train", "--recipe", recipe_file, "--run", tmp_path / "run", "--data-dir", mine))
+    said = complaint(cli("train", "--recipe", recipe_file, "-o", tmp_path / "run", "--data-dir", mine))
     assert "has no train-images-idx3-ubyte" in said
     assert f"rigl-compress data fetch mnist --data-dir {mine}" in said
     assert not (tmp_path / "run").exists()
@@ -480,9 +461,9 @@ def test_damaged_data(train: Train, cli: Cli, recipe_file: Path, data_dir: Path,
     mine = Path(shutil.copytree(data_dir, tmp_path / "data"))
     path = mine / "mnist" / file
     path.write_bytes(path.read_bytes()[:-1])
-    said = complaint(cli("train", "--recipe", recipe_file, "--run", tmp_path / "run", "--data-dir", mine))
+    said = complaint(cli("train", "--recipe", recipe_file, "-o", tmp_path / "run", "--data-dir", mine))
     assert f"{path} is damaged" in said
-    assert "put a sound copy there" in said
+    assert "replace it, or delete it" in said
     assert not (tmp_path / "run").exists()
 
 
@@ -494,16 +475,17 @@ def test_unknown_data_to_fetch(cli: Cli) -> None:
     ("words", "value", "cure"),
     [
         (["trian"], "no command 'trian'", "did you mean 'train'"),
-        (["train"], "give a recipe", "--recipe NAME"),
+        (["train"], "no recipe", "--recipe NAME"),
         (["train", "--recpie", "x"], "--recpie", "rigl-compress train --help"),
         (["train", "--recipe", "mnist-demo", "--seed", "x"], "'x'", "rigl-compress train --help"),
         (["train", "--recipe", "mnist-demo", "--threads", "0"], "0", "x>=1"),
-        (["train", "--resume"], "--resume takes the folder of the run", "--run DIR"),
-        (["train", "--resume", "--run", "a", "--seed", "1"], "--resume takes the folder of the run", "changes"),
+        (["train", "--resume"], "'--resume' requires an argument", "--help"),
+        (["train", "--resume", "a", "--seed", "1"], "--resume RUN takes the recipe of the run", "and changes"),
+        (["train", "--resume", "a", "-o", "b"], "--resume RUN takes the recipe of the run", "leave out --output"),
         (["inspect"], "RUN", "rigl-compress inspect --help"),
         (["data", "fech"], "fech", "rigl-compress data --help"),
         (["flops", "--recipe", "mnist-demo", "--convention", "macs"], "'macs'", "known: "),
-        (["sweep", "--recipe", "mnist-demo", "--convention", "exact"], "'exact'", "nown: "),
+        (["sweep", "--recipe", "mnist-demo", "--training-convention", "exact"], "'exact'", "nown: "),
         (["sweep", "--recipe", "mnist-demo", "--grid", "a"], "grid 'a'", "key=value,value"),
         (["sweep", "--recipe", "mnist-demo", "--grid", "train.epoch=1,2", "--dry-run"], "train.epoch", "'epochs'"),
     ],
@@ -539,7 +521,7 @@ def test_the_traceback_is_there_for_who_asks(cli: Cli, tmp_path: Path) -> None:
 # Ctrl-C
 
 
-def test_an_interrupt_says_how_to_go_on(
+def test_an_interrupt_says_how_to_resume(
     train: Train, cli: Cli, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -549,15 +531,15 @@ def test_an_interrupt_says_how_to_go_on(
         patch.setattr("rigl_compress.pipeline.train.stage.train_epochs", interrupt)
         said = train(tmp_path / "run")
     assert said.code == 130
-    assert f"`rigl-compress train --run {tmp_path / 'run'} --resume` goes on" in said.err
+    assert f"resume with `rigl-compress train --resume {tmp_path / 'run'}`" in said.err
     assert len(said.err.strip().splitlines()) == 1
     assert "Traceback" not in said.err
-    assert cli("train", "--run", tmp_path / "run", "--resume", "--data-dir", data_dir).code == 0
+    assert cli("train", "--resume", tmp_path / "run", "--data-dir", data_dir).code == 0
 
 
 def test_the_shipped_recipes_pass_a_dry_run(cli: Cli, tmp_path: Path) -> None:
     for name in json.loads(cli("list", "--json").out)["recipes"]:
-        shown = cli("train", "--recipe", name, "--run", tmp_path / "run", "--dry-run")
+        shown = cli("train", "--recipe", name, "-o", tmp_path / "run", "--dry-run")
         assert parse_recipe(shown.out, "printed") == load_recipe(name)
     assert not (tmp_path / "run").exists()
 
@@ -593,7 +575,7 @@ def test_on_a_terminal_the_run_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_elsewhere_every_epoch_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One, though the iterations within it are told too."""
+    """One, though the iterations within it are reported too."""
     assert shown_while_training(monkeypatch, terminal=False).splitlines() == [
         "tiny, seed 0: epoch 2/4 · error 5.00 % (best 4.50 %) · loss 0.1234 · sparsity 98.1% · changed 17"
     ]
@@ -614,14 +596,14 @@ def test_however_narrow_the_bar_and_the_time_left_are_there(monkeypatch: pytest.
 def shown_while_comparing(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     screen = io.StringIO()
     monkeypatch.setattr(_render, "_err", Console(file=screen, force_terminal=terminal, width=200, highlight=False))
-    one, other = cells_of(Comparison("c", (Row("RigL", "mnist-rigl"),), seeds=2), Path("out"))
-    with _render.watching(2) as told:
-        for cell in (one, other):
-            told.watcher.begun(cell)
-        told.watcher.moved(one, Progress(30, 60, 2, 4, 0.981, 17, 0.1234, 5.0, 4.5))
-        told.watcher.moved(one, Progress(31, 60, 2, 4, 0.981, 17, 0.1111, 5.0, 4.5))
-        told.watcher.ended(Outcome(one, {"final_error": 2.0, "best_error": 1.0}))
-        told.benching("batch 1", 1, 2)
+    one, other = trials_of(Experiment("c", (Row("RigL", "mnist-rigl"),), seeds=2), Path("out"))
+    with _render.watching(2) as listeners:
+        for trial in (one, other):
+            listeners.started(trial)
+        listeners.progressed(one, Progress(30, 60, 2, 4, 0.981, 17, 0.1234, 5.0, 4.5))
+        listeners.progressed(one, Progress(31, 60, 2, 4, 0.981, 17, 0.1111, 5.0, 4.5))
+        listeners.finished(Outcome(one, {"final_error": 2.0, "best_error": 1.0}))
+        listeners.benched("batch 1", 1, 2)
     return screen.getvalue()
 
 

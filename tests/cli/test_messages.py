@@ -1,15 +1,17 @@
 """What the command line says to plausible mistakes: the value, the key and a cure that works."""
 
+import io
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 import tiny
+from rich.console import Console
 from tiny import Cli, Spoken, Trainer, untouched
 
 from rigl_compress.cli import _render
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.errors import InputError
 from rigl_compress.pipeline.recipe import shipped_recipes
 from rigl_compress.pipeline.workspace import Run
 
@@ -39,7 +41,7 @@ def complaint(spoken: Spoken) -> str:
 
 @pytest.mark.parametrize("name", list(shipped_recipes()))
 def test_every_shipped_recipe_can_be_as_short_as_an_epoch(name: str, cli: Cli, tmp_path: Path) -> None:
-    words = ["--recipe", name, "--run", tmp_path / "run", "--set", "train.epochs=1", "--dry-run", "--json"]
+    words = ["--recipe", name, "-o", tmp_path / "run", "--set", "train.epochs=1", "--dry-run", "--json"]
     narrow = ["--set", "model.options.width=0.25"] if name.startswith("imagenet") else []
     shown = cli("train", *words, *narrow)
     assert shown.code == 0, shown.err
@@ -68,7 +70,7 @@ def test_every_shipped_recipe_can_be_as_short_as_an_epoch(name: str, cli: Cli, t
 def test_a_dry_run_finds_what_training_would(
     command: str, setting: str, said: str, cli: Cli, recipe_file: Path, data_dir: Path, tmp_path: Path
 ) -> None:
-    words = ["--recipe", recipe_file, "--run", tmp_path / "run", "--data-dir", data_dir, "--set", setting]
+    words = ["--recipe", recipe_file, "-o", tmp_path / "run", "--data-dir", data_dir, "--set", setting]
     dry = complaint(cli(command, *words, "--dry-run"))
     assert said in dry
     assert dry == complaint(cli(command, *words)), "without --dry-run it is the same sentence"
@@ -81,29 +83,29 @@ def test_many_runs_are_not_begun_with_an_unknown_name(
     command: str, setting: str, cli: Cli, recipe_file: Path, tmp_path: Path
 ) -> None:
     with untouched(tmp_path):
-        said = complaint(cli(command, "--recipe", recipe_file, "--grid", setting, "--out", tmp_path / "out"))
+        said = complaint(cli(command, "--recipe", recipe_file, "--grid", setting, "-o", tmp_path / "out"))
     assert "'foo': " in said
 
 
 def test_every_dry_run_can_be_json(cli: Cli, recipe_file: Path, data_dir: Path, tmp_path: Path, finished: Run) -> None:
     common = ["--recipe", recipe_file, "--data-dir", data_dir, "--dry-run", "--json"]
-    grid = ["--grid", "sparsity.method=rigl,set", "--out", tmp_path / "out"]
+    grid = ["--grid", "sparsity.method=rigl,set", "-o", tmp_path / "out"]
     with untouched(tmp_path):
-        run = json.loads(cli("run", *common, "--run", tmp_path / "run", "--until", "export").out)
+        run = json.loads(cli("run", *common, "-o", tmp_path / "run", "--until", "export").out)
         sweep, compare = (json.loads(cli(each, *common, *grid).out) for each in ("sweep", "compare"))
         fetch = json.loads(cli("data", "fetch", "mnist", "--data-dir", data_dir, "--dry-run", "--json").out)
         assert json.loads(cli("prune", finished.path, "--dry-run", "--json").out)["report"]
         output = tmp_path / "a.onnx"
         assert json.loads(cli("export", finished.path, "-o", output, "--dry-run", "--json").out)["path"] == str(output)
-    assert run["stages"] == {"train": "to be done", "prune": "to be done", "export": "to be done"}
+    assert run["stages"] == {"train": "pending", "prune": "pending", "export": "pending"}
     assert [each["state"] for each in (*sweep["runs"], *compare["runs"])] == ["to be trained"] * 4
     assert fetch == {"name": "mnist", "present": True, "folder": str(data_dir / "mnist")}
 
 
 def test_a_dry_run_of_a_run_looks_at_the_stages_that_are_asked_for(cli: Cli, recipe_file: Path, tmp_path: Path) -> None:
-    words = ["run", "--recipe", recipe_file, "--run", tmp_path / "run", "--dry-run"]
-    assert cli(*words, "--until", "prune").out.splitlines() == ["train: to be done", "prune: to be done"]
-    assert "no stage 'benhc': did you mean 'bench'" in complaint(cli(*words, "--from", "benhc"))
+    words = ["run", "--recipe", recipe_file, "-o", tmp_path / "run", "--dry-run"]
+    assert cli(*words, "--until", "prune").out.splitlines() == ["train: pending", "prune: pending"]
+    assert "unknown stage 'benhc': did you mean 'bench'" in complaint(cli(*words, "--from", "benhc"))
 
 
 # Data
@@ -114,7 +116,7 @@ def test_a_data_dir_that_was_given_is_not_asked_for(
     recipe: str, what: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    words = ["train", "--recipe", recipe, "--run", tmp_path / "run"]
+    words = ["train", "--recipe", recipe, "-o", tmp_path / "run"]
     without = complaint(cli(*words))
     assert what in without
     assert "with --data-dir" in without
@@ -132,38 +134,40 @@ def test_a_data_dir_that_was_given_is_not_asked_for(
 @pytest.mark.parametrize("command", ["inspect", "prune", "export", "bench", "landscape"])
 def test_what_does_not_exist(command: str, cli: Cli, tmp_path: Path) -> None:
     more = {"export": ["-o", tmp_path / "a.onnx"], "landscape": [tmp_path / "nope"]}.get(command, [])
-    assert f"{tmp_path / 'nope'} does not exist: give " in complaint(cli(command, tmp_path / "nope", *more))
+    assert f"{tmp_path / 'nope'} does not exist: pass " in complaint(cli(command, tmp_path / "nope", *more))
 
 
 def test_run_takes_another_network(cli: Cli, recipe_file: Path, data_dir: Path, tmp_path: Path) -> None:
-    words = ["--recipe", recipe_file, "--run", tmp_path / "run", "--data-dir", data_dir]
+    words = ["--recipe", recipe_file, "-o", tmp_path / "run", "--data-dir", data_dir]
     done = cli("run", *words, "--model", "lenet-300-100", "--set", "train.epochs=1", "--until", "train")
     assert done.code == 0, done.err
     assert Run.open(tmp_path / "run").recipe().model.name == "lenet-300-100"
     assert "tiny, seed 0: epoch 1/1 · error" in done.err
 
 
-@pytest.mark.parametrize(("option", "cure"), [("--model", "--set model.name=NAME"), ("--data", "--set data.name=NAME")])
-def test_compare_says_how_to_name_another_network(option: str, cure: str, cli: Cli) -> None:
-    assert f"write {cure}" in complaint(cli("compare", "--recipe", "mnist-structured", option, "x"))
+@pytest.mark.parametrize("option", ["--model", "--data"])
+@pytest.mark.parametrize("command", ["compare", "sweep", "flops", "train"])
+def test_another_network_or_data_set_is_named_everywhere(command: str, option: str, cli: Cli) -> None:
+    assert "unknown" in complaint(cli(command, "--recipe", "mnist-methods", option, "x"))
 
 
 @pytest.mark.parametrize(
     ("words", "cure"),
     [
-        (["train", "mnist-rigl"], "name a recipe with --recipe NAME"),
-        (["train", "--recipe", "mnist-demo", "--set", "train.epochs", "3"], "a change of it with --set KEY=VALUE"),
-        (["train", "--recipe", "mnist-demo", "--epochs", "3"], "write --set train.epochs=N"),
-        (["sweep", "--recipe", "mnist-demo", "--lr", "0.1"], "write --set learning_rate.peak=RATE"),
+        (["train", "mnist-rigl"], "use --recipe NAME for a recipe"),
+        (["train", "--recipe", "mnist-demo", "--set", "train.epochs", "3"], "--set KEY=VALUE for a change of it"),
+        (["train", "--recipe", "mnist-demo", "--epochs", "3"], "use --set train.epochs=N"),
+        (["sweep", "--recipe", "mnist-demo", "--lr", "0.1"], "use --set learning_rate.peak=RATE"),
         (["train", "--recipe", "mnist-demo", "--set", "epochs=3"], "unknown key 'epochs': write train.epochs"),
         (["train", "--recipe", "mnist-demo", "--set", "weights=a"], "write init.weights"),
-        (["train", "--recipe", "mnist-demo", "--set", "sparsity=0.9"], "give one of its keys, begin, budget"),
-        (["prune", "--run", "runs/a"], "rigl-compress prune DIR"),
+        (["train", "--recipe", "mnist-demo", "--set", "sparsity=0.9"], "set one of its keys, begin, begin_share"),
+        (["prune", "--run", "runs/a"], "has no option --run: use a positional argument for the run"),
+        (["train", "--run", "runs/a"], "has no option --run: use --output DIR"),
         (
             ["compare", "--recipe", "mnist-structured", "--only", "RIGL"],
             "did you mean 'RigL'? Known: Dense, 'De",
         ),
-        (["flops"], "give a recipe: --recipe NAME or --recipe FILE (see `rigl-compress list`)\n"),
+        (["flops"], "no recipe: use --recipe NAME or --recipe FILE (see `rigl-compress list`)\n"),
     ],
 )
 def test_a_slip_is_answered_with_what_to_write(words: list[str], cure: str, cli: Cli) -> None:
@@ -172,13 +176,13 @@ def test_a_slip_is_answered_with_what_to_write(words: list[str], cure: str, cli:
 
 def test_an_array_file_that_is_none(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_text("import os")
-    said = complaint(cli("bench", tmp_path / "a.onnx", "--input", tmp_path / "a.npz"))
+    said = complaint(cli("bench", tmp_path / "a.onnx", "--inputs", tmp_path / "a.npz"))
     assert "is not an .npz file of arrays (File is not a zip file): write one with numpy.savez" in said
     assert "pickle" not in said
 
 
 def test_a_recipe_for_another_network_names_few_of_its_layers(cli: Cli, tmp_path: Path) -> None:
-    words = ["--run", tmp_path / "run", "--model", "resnet-50", "--dry-run"]
+    words = ["-o", tmp_path / "run", "--model", "resnet-50", "--dry-run"]
     said = complaint(cli("train", "--recipe", "mnist-rigl", *words))
     assert "sparsity.layers: layer 'fc1' matches nothing" in said
     assert "and 51 more" in said
@@ -191,11 +195,11 @@ def test_a_recipe_for_another_network_names_few_of_its_layers(cli: Cli, tmp_path
 @pytest.mark.parametrize(
     ("words", "broken", "advice"),
     [
-        (["export", "RUN", "-o", "a.onnx"], "rigl_compress.pipeline.export._export", "begins anew"),
-        (["bench", "RUN"], "rigl_compress.pipeline.bench.stage.bench", "begins anew"),
-        (["prune", "RUN"], "rigl_compress.pipeline.prune.stage.prune_run", "begins anew"),
-        (["train", "--recipe", "mnist-demo"], "rigl_compress.pipeline.train.stage.load_dataset", "begins anew"),
-        (["run", "--run", "RUN"], "rigl_compress.pipeline.run.run", "the same command goes on"),
+        (["export", "RUN", "-o", "a.onnx"], "rigl_compress.pipeline.export.stage._export", "starts over"),
+        (["bench", "RUN"], "rigl_compress.pipeline.bench.stage.bench", "starts over"),
+        (["prune", "RUN"], "rigl_compress.pipeline.prune.stage.prune_run", "starts over"),
+        (["train", "--recipe", "mnist-demo"], "rigl_compress.pipeline.train.stage.load_dataset", "starts over"),
+        (["run", "-o", "RUN"], "rigl_compress.pipeline.run_pipeline.run", "the same command resumes"),
     ],
 )
 def test_an_interrupt_advises_what_works(
@@ -237,6 +241,22 @@ def test_names_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
     assert spoken.err.count(shown) == 1
 
 
+def test_json_is_json_and_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    content = {"<script>\x9b31m\udcff": ["\x1b[31m", "\u202e", "×"]}
+    _render.json_result(content)
+    said = capsys.readouterr().out
+    assert json.loads(said) == content
+    assert all(each.isprintable() or each == "\n" for each in said)
+
+
+def test_a_bar_does_not_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(_render, "_err", Console(file=stream, force_terminal=True, width=200, color_system=None))
+    with _render.running("bench") as (_, benched):
+        benched("a\x1b]0;owned\x07", 1, 2)
+    assert "a\\x1b]0;owned\\x07" in stream.getvalue()
+
+
 def test_an_error_does_not_steer_the_terminal(cli: Cli, tmp_path: Path) -> None:
     assert "a\\x1b[31m does not exist" in complaint(cli("inspect", tmp_path / "a\x1b[31m"))
 
@@ -255,6 +275,6 @@ def test_a_result_that_lacks_something(lost: str, cli: Cli, finished: Run, tmp_p
 
 def test_in_python_a_file_is_overwritten_by_a_parameter(trainer: Trainer) -> None:
     trainer("train.epochs=1")
-    with pytest.raises(InputError, match=r"continue with resume=True, or replace with overwrite=True"):
+    with pytest.raises(InputError, match=r"resume with resume=True, or replace it with overwrite=True"):
         trainer("train.epochs=1")
     trainer("train.epochs=1", overwrite=True)

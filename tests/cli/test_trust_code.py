@@ -10,8 +10,8 @@ import pytest
 import tiny
 from tiny import Cli, Spoken, Trainer
 
-from rigl_compress.models.artifacts import load_artifact, save_artifact
-from rigl_compress.models.trust import code_is_trusted
+from rigl_compress.core.artifacts import load_artifact, save_artifact
+from rigl_compress.core.trust import code_is_trusted
 from rigl_compress.pipeline.workspace import Run
 
 CODE = """
@@ -19,7 +19,7 @@ from pathlib import Path
 from torch import nn
 import tiny
 from rigl_compress import DataSet
-from rigl_compress.pipeline.train.data.mnist import as_split
+from rigl_compress.pipeline.data.mnist import as_split
 
 Path({canary!r}).touch()
 
@@ -75,8 +75,8 @@ def forge(run: Run, name: str, options: dict[str, Any]) -> None:
 
 
 def complaints(said: str) -> list[str]:
-    """What stands on stderr beside the progress of training."""
-    return [line for line in said.splitlines() if ": epoch " not in line]
+    """What stands on stderr beside the progress of training and where its weights come from."""
+    return [line for line in said.splitlines() if ": epoch " not in line and not line.startswith("initial weights: ")]
 
 
 def refused(done: Spoken, name: str, file: Path | str, canary: Path) -> None:
@@ -105,8 +105,8 @@ def test_a_foreign_run_folder(cli: Cli, trainer: Trainer, canary: Path, tmp_path
     refused(cli("bench", run.path, "--backend", "torch", *quick), name, pruned, canary)
     other = shutil.copytree(run.path, tmp_path / "other")
     refused(cli("landscape", run.path, other, "--data-dir", trainer.data_dir), name, model, canary)
-    refused(cli("train", "--run", run.path, "--resume", "--data-dir", trainer.data_dir), name, recipe, canary)
-    refused(cli("run", "--run", run.path, "--data-dir", trainer.data_dir), name, recipe, canary)
+    refused(cli("train", "--resume", run.path, "--data-dir", trainer.data_dir), name, recipe, canary)
+    refused(cli("run", "-o", run.path, "--data-dir", trainer.data_dir), name, recipe, canary)
     refused(cli("flops", "--recipe", recipe), name, recipe, canary)
     assert not out.exists()
 
@@ -135,15 +135,15 @@ def test_a_recipe(cli: Cli, trainer: Trainer, canary: Path, tmp_path: Path, kind
     recipe = write_recipe(tmp_path / "a.toml", f'[model]\nname = "{name}"\noptions = {{ {table} }}\n')
     data = ["--data-dir", trainer.data_dir]
     refused(cli("flops", "--recipe", recipe), name, recipe, canary)
-    refused(cli("train", "--recipe", recipe, "--run", tmp_path / "run", *data), name, recipe, canary)
-    refused(cli("run", "--recipe", recipe, "--run", tmp_path / "run", *data), name, recipe, canary)
+    refused(cli("train", "--recipe", recipe, "-o", tmp_path / "run", *data), name, recipe, canary)
+    refused(cli("run", "--recipe", recipe, "-o", tmp_path / "run", *data), name, recipe, canary)
     assert not (tmp_path / "run").exists()
 
 
 def test_the_data_of_a_recipe(cli: Cli, canary: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "a.toml", '[data]\nname = "lying_around:load"\n')
     refused(cli("flops", "--recipe", recipe), "lying_around:load", recipe, canary)
-    refused(cli("train", "--recipe", recipe, "--run", tmp_path / "run"), "lying_around:load", recipe, canary)
+    refused(cli("train", "--recipe", recipe, "-o", tmp_path / "run"), "lying_around:load", recipe, canary)
 
 
 @pytest.mark.parametrize("setting", ["model.name=lying_around:net", 'model={name="lying_around\\\\u003anet"}'])
@@ -155,7 +155,7 @@ def test_a_row_of_a_comparison(
     comparison = tmp_path / "c.toml"
     rows = f'name = "c"\n[[row]]\nlabel = "a"\nrecipe = "base.toml"\nset = [{setting!r}]\n'
     comparison.write_text(rows.replace("\\\\\\\\", "\\"), encoding="utf-8")
-    done = cli("compare", "--recipe", comparison, "--out", tmp_path / "out", "--data-dir", trainer.data_dir)
+    done = cli("compare", "--recipe", comparison, "-o", tmp_path / "out", "--data-dir", trainer.data_dir)
     assert done.code == 1
     assert f"'lying_around:net' of {comparison}" in done.err + done.out
     assert not canary.exists()
@@ -164,9 +164,9 @@ def test_a_row_of_a_comparison(
 def test_an_earlier_run_that_a_recipe_starts_from(cli: Cli, trainer: Trainer, canary: Path, tmp_path: Path) -> None:
     run = trainer("train.epochs=1", run="earlier")
     forge(run, "lying_around:net", {})
-    start = f'[start]\nrun = "{run.path}"\narchitecture = "alive"\n'
+    start = f'[start]\nrun = "{run.path}"\narchitecture = "pruned"\n'
     recipe = write_recipe(tmp_path / "a.toml", start)
-    arguments = ["train", "--recipe", recipe, "--run", tmp_path / "run", "--data-dir", trainer.data_dir]
+    arguments = ["train", "--recipe", recipe, "-o", tmp_path / "run", "--data-dir", trainer.data_dir]
     refused(cli(*arguments), "lying_around:net", run.model_file, canary)
 
 
@@ -205,8 +205,8 @@ def test_what_was_trained_here_needs_no_further_word(
         "--trust-code": ["--recipe", own_recipe(tmp_path), "--trust-code"],
     }[word]
     run, data = tmp_path / "run", ["--data-dir", trainer.data_dir]
-    first = [["train", *source, "--run", run, *data, *FEW], ["train", "--run", run, "--resume", *data], ["prune", run]]
-    again = ["train", *source, "--run", tmp_path / "again", *data, *FEW]
+    first = [["train", *source, "-o", run, *data, *FEW], ["train", "--resume", run, *data], ["prune", run]]
+    again = ["train", *source, "-o", tmp_path / "again", *data, *FEW]
     line = ["landscape", run, tmp_path / "again", "--points", 2, "--curve", "linear", "--samples", 20, *data]
     last = [["export", run, "-o", tmp_path / "a.onnx"], ["inspect", run], again, line]
     for command in [*first, *(last if word == "--model" else [])]:
@@ -219,7 +219,7 @@ def test_the_memory_is_of_one_call(cli: Cli, trainer: Trainer, canary: Path, tmp
     """Other options, other code or another module of the same name are not what the user trained."""
     plain, run = write_recipe(tmp_path / "plain.toml", ""), tmp_path / "run"
     data = ["--data-dir", trainer.data_dir]
-    assert cli("train", "--recipe", plain, "--model", "lying_around:net", "--run", run, *data, *FEW).code == 0
+    assert cli("train", "--recipe", plain, "--model", "lying_around:net", "-o", run, *data, *FEW).code == 0
     assert cli("prune", run).code == 0
     sys.modules.pop("lying_around")
     sys.path[:] = [path for path in sys.path if path != str(tmp_path / "here")]
@@ -243,7 +243,7 @@ def test_a_foreign_folder_brings_no_memory(cli: Cli, trainer: Trainer, canary: P
     common = ["--data-dir", trainer.data_dir, *FEW]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RIGL_COMPRESS_STATE", str(tmp_path / "state of another"))
-        assert cli("train", "--recipe", plain, "--model", "lying_around:net", "--run", run, *common).code == 0
+        assert cli("train", "--recipe", plain, "--model", "lying_around:net", "-o", run, *common).code == 0
         assert cli("prune", run).code == 0
     canary.unlink()
     sys.modules.pop("lying_around")
@@ -259,9 +259,9 @@ def test_the_memory_cannot_be_written(
     monkeypatch.setenv("RIGL_COMPRESS_STATE", str(tmp_path / "file"))
     plain, run = write_recipe(tmp_path / "plain.toml", ""), tmp_path / "run"
     common = ["--data-dir", trainer.data_dir, *FEW]
-    done = cli("train", "--recipe", plain, "--model", "lying_around:net", "--run", run, *common)
+    done = cli("train", "--recipe", plain, "--model", "lying_around:net", "-o", run, *common)
     assert done.code == 0
-    assert "cannot remember that lying_around:net is yours" in " ".join(done.err.split())
+    assert "cannot record that lying_around:net is trusted" in " ".join(done.err.split())
     refused_here(cli("prune", run))
 
 
@@ -271,9 +271,9 @@ def test_a_sweep_hands_the_word_to_its_processes(cli: Cli, trainer: Trainer, can
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RIGL_COMPRESS_STATE", str(tmp_path / "state of another"))
         plain = write_recipe(tmp_path / "plain.toml", "")
-        assert cli("train", "--recipe", plain, "--model", "lying_around:net", "--run", earlier, *common).code == 0
-    start = ["--set", f"start.run={earlier}", "--set", "start.architecture=alive"]
+        assert cli("train", "--recipe", plain, "--model", "lying_around:net", "-o", earlier, *common).code == 0
+    start = ["--set", f"start.run={earlier}", "--set", "start.architecture=pruned"]
     recipe, out = own_recipe(tmp_path), tmp_path / "out"
-    done = cli("sweep", "--recipe", recipe, "--out", out, *common, *start, "--trust-code")
+    done = cli("sweep", "--recipe", recipe, "-o", out, *common, *start, "--trust-code")
     assert done.code == 0, done.err
-    assert Run.open(out / "seed=0").model().spec.plan is not None
+    assert Run.open(out / "own" / "seed=0").model().spec.plan is not None

@@ -9,17 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import onnx
 import pytest
 import tiny
+from sparse_nets import onnx_layer, sparse_weight
 from tiny import Cli, Trainer
 
-from rigl_compress.exporters.external import contained
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.networks import ModelSpec
-from rigl_compress.models.trust import FromFile, may_run, only_named
+from rigl_compress.core.errors import InputError
+from rigl_compress.core.trust import FromFile, may_import, only_named
+from rigl_compress.exporters.external_data import contained
+from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.pipeline.bench.footprint import footprints
+from rigl_compress.pipeline.data.image_decoding import DamagedImageError, decode
 from rigl_compress.pipeline.recipe import parse_recipe
-from rigl_compress.pipeline.train.data.images import DamagedImageError, decode
 from rigl_compress.pipeline.train.stage import train
 
 NET = "torch.nn:Identity"
@@ -32,12 +34,36 @@ def test_a_text_that_lost_its_mark_is_refused_by_a_command(
     recipe = tmp_path / "a.toml"
     recipe.write_text(f'name = "a"\n[model]\nname = "{NET}"\ninput_shape = [3]\n', encoding="utf-8")
     monkeypatch.setattr("rigl_compress.pipeline.recipe.from_file", lambda content, _: content)
-    for command in (["flops"], ["train", "--dry-run"], ["run", "--dry-run"], ["train", "--run", tmp_path / "run"]):
+    for command in (["flops"], ["train", "--dry-run"], ["run", "--dry-run"], ["train", "-o", tmp_path / "run"]):
         done = cli(command[0], "--recipe", recipe, *command[1:])
         assert done.code == 2, command
         assert f"'{NET}' that no option of the command names" in done.err
     done = cli("flops", "--recipe", recipe, "--set", f"model.name={NET}")
     assert "--trust-code" not in done.err
+
+
+OWN = """
+from dataclasses import replace
+from rigl_compress.exporters.encodings import ENCODINGS
+from rigl_compress.pipeline.bench.backends import BACKENDS
+
+GAPS = replace(ENCODINGS["gap8"], name="own-gaps")
+RUNTIME = replace(BACKENDS["onnxruntime"], name="own-runtime")
+"""
+
+
+@pytest.mark.usefixtures("registries")
+def test_what_an_option_names_is_the_users_word(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encodings and backends as well: models, data sets and methods are typed in other tests."""
+    (tmp_path / "own_things.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    onnx.save(onnx_layer(sparse_weight()), "a.onnx")
+    done = cli("export", "a.onnx", "-o", "b.onnx", "--encoding", "own_things:GAPS")
+    assert done.code == 0, done.err
+    done = cli("bench", "b.onnx", "--backend", "own_things:RUNTIME", "--openings", 1, "--rounds", 1)
+    assert done.code == 0, done.err
+    sys.modules.pop("own_things", None)
 
 
 def test_python_needs_no_ceremony() -> None:
@@ -46,13 +72,13 @@ def test_python_needs_no_ceremony() -> None:
         ModelSpec(NET).build()
     with only_named([f"--model={NET}"]):
         assert ModelSpec(NET).build() is not None
-        assert not may_run(FromFile(NET, "a.toml"))
+        assert not may_import(FromFile(NET, "a.toml"))
 
 
 def test_a_model_that_is_never_built_is_not_remembered(cli: Cli, trainer: Trainer, tmp_path: Path) -> None:
     """A recipe that starts from another network could otherwise have the word put down for whatever it names."""
     earlier = trainer("train.epochs=1", run="earlier")
-    start = f'\n[start]\nrun = "{earlier.path.as_posix()}"\narchitecture = "alive"\n'
+    start = f'\n[start]\nrun = "{earlier.path.as_posix()}"\narchitecture = "pruned"\n'
     text = tiny.RECIPE.replace('"mlp"', f'"{NET}"').replace("options = { hidden = [24, 16] }", "") + start
     recipe = parse_recipe(text, "foreign.toml", ["train.epochs=1"])
     train(recipe, tmp_path / "later", trainer.here())
@@ -82,7 +108,7 @@ def test_the_working_folder_in_the_processes_of_a_sweep(trap: Path, trainer: Tra
     recipe = tmp_path / "a.toml"
     recipe.write_text(tiny.RECIPE, encoding="utf-8")
     out, data = str(tmp_path / "out"), str(trainer.data_dir)
-    words = ["sweep", "--recipe", str(recipe), "--out", out, "--data-dir", data, "--set", "train.epochs=1", "--json"]
+    words = ["sweep", "--recipe", str(recipe), "-o", out, "--data-dir", data, "--set", "train.epochs=1", "--json"]
     # As the script of the installed command, which does not search the working folder.
     code = f"import sys; sys.path.remove(''); sys.argv[1:] = {words!r}; from rigl_compress.cli.main import main; main()"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
@@ -140,7 +166,7 @@ def test_a_style_in_the_working_folder(
 
 
 def test_a_location_that_no_file_can_have(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="outside of the model's folder"):
+    with pytest.raises(InputError, match="outside the model's folder"):
         contained("a" * 5000, tmp_path, "w")
 
 

@@ -4,15 +4,13 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny import Cli
 
 from rigl_compress.cli.main import cli
-from rigl_compress.pipeline.train.costs import COSTS
-from rigl_compress.pipeline.train.methods import METHODS
 from rigl_compress.pipeline.workspace import Run
 
 ROOT = Path(__file__).parents[2]
@@ -24,25 +22,31 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.fixture
-def fresh(tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def fresh(tmp_path: Path, data_dir: Path, registries: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty working folder with little data at hand. What a page registers or imports is gone after it."""
-    from rigl_compress.models.networks import MODELS, all_models
-    from rigl_compress.pipeline.bench.backends import BACKENDS, all_backends
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RIGL_COMPRESS_DATA", str(data_dir))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    all_backends()
-    all_models()
-    for registry in (METHODS, MODELS, COSTS, BACKENDS):
-        monkeypatch.setattr(registry, "_items", dict(registry._items))  # type: ignore[attr-defined]
     yield tmp_path
     for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.stem)
+# Other packages warn of what they do themselves.
+FOREIGN = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",
+    "ignore:.*treespec, LeafSpec:FutureWarning",
+    "ignore:.*does not have many workers:UserWarning",
+    "ignore:.*smaller than the logging interval:UserWarning",
+)
+
+
+def marked(page: Path) -> Any:
+    return pytest.param(page, id=page.stem, marks=[FOREIGN] if page.stem == "integrations" else [])
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES if blocks(page, "python")])
 def test_python_runs(page: Path, fresh: Path) -> None:
     names: dict[str, object] = {}
     for block in blocks(page, "python"):
@@ -84,18 +88,15 @@ def call(line: str, note: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("in_threads")
-@pytest.mark.parametrize("page", SHELL_PAGES, ids=lambda page: page.stem)
-def test_the_commands_of_a_page_work_one_after_the_other(
-    page: Path, fresh: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("in_threads", "registries")
+@pytest.mark.parametrize("page", [marked(page) for page in SHELL_PAGES])
+def test_the_commands_of_a_page_work_one_after_the_other(page: Path, fresh: Path, cli: Cli) -> None:
     """In an empty folder, with what the page's Python writes; nothing may be missing that no line makes."""
-    monkeypatch.setattr("rigl_compress.pipeline.sweep.ProcessPoolExecutor", lambda jobs, **_: ThreadPoolExecutor(jobs))
     names: dict[str, object] = {}
     for note, language, text in steps(page):
         if file := re.match(r"# (\w+\.py)\n", text):
             (fresh / file[1]).write_text(text, encoding="utf-8")
-        elif language == "python":
+        if language == "python":
             exec(compile(text, str(page), "exec"), names)
         else:
             for line in text.replace("\\\n", " ").splitlines():
@@ -181,3 +182,28 @@ def test_your_own_data_in_ten_lines(cli: Cli, tmp_path: Path, monkeypatch: pytes
     result = Run.open(tmp_path / "runs" / "blobs").result()
     assert result["data"] == "made by blobs.py"
     assert result["final_error"] < 60, "chance is 90"
+
+
+def test_a_method_outside_of_the_package_is_trained_to_a_saved_model(fresh: Path, cli: Cli) -> None:
+    page = ROOT / "docs" / "howto" / "add-a-method.md"
+    code = next(block for block in blocks(page, "python") if block.startswith("# busy.py"))
+    (fresh / "busy.py").write_text(code, encoding="utf-8")
+    train, prune, export, _ = next(block for block in blocks(page, "sh") if "busy:BUSY" in block).splitlines()
+    quick = [
+        "--set",
+        "train.epochs=1",
+        "--set",
+        "train.batch=20",
+        "--set",
+        "sparsity.end=5",
+        "--set",
+        "sparsity.interval=2",
+    ]
+    for line, more in ((train, quick), (prune, []), (export, [])):
+        done = cli(*shlex.split(line)[1:], *more)
+        assert done.code == 0, done.err
+    run = Run.open(fresh / "runs" / "busy")
+    assert run.model().topology.sparsity > 0.5
+    result = run.result()
+    assert (result["method"], result["not_counted"]) == ("busy:BUSY", {})
+    assert result["updates"] > 0

@@ -13,9 +13,11 @@ import tiny
 from browser import measure, width_of
 from tiny import Cli, Spoken, snapshot, untouched
 
+from rigl_compress.experiments import trial_latency as latency
+from rigl_compress.experiments.results import ExperimentResult
 from rigl_compress.pipeline.bench.timing import TimingPlan
-from rigl_compress.pipeline.compare import latency
-from rigl_compress.pipeline.inspect import pixel_map
+from rigl_compress.pipeline.run_inspection import pixel_map
+from rigl_compress.pipeline.run_pipeline import default_backends
 from rigl_compress.pipeline.workspace import Run
 
 ROWS = """
@@ -57,13 +59,13 @@ def compare(cli: Cli, tmp_path: Path, data_dir: Path, monkeypatch: pytest.Monkey
     """Call `rigl-compress compare` with a tiny comparison: compare("--seeds", 1)."""
     quick = replace(latency.CONFIG, plan=TimingPlan(openings=2, rounds=3, seconds=1))
     monkeypatch.setattr(latency, "CONFIG", quick)
-    start = '\n[start]\nrun = "runs/nowhere"\narchitecture = "alive"\n'
+    start = '\n[start]\nrun = "runs/nowhere"\narchitecture = "pruned"\n'
     for name, text in {"tiny": tiny.RECIPE, "plus": tiny.RECIPE + start, "rows": ROWS}.items():
         (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
 
     def call(*options: object, recipe: str = "rows.toml") -> Spoken:
         # One at a time: tracing a network is not for several threads.
-        common = ("--data-dir", data_dir, "--out", tmp_path / "out", "--set", "train.epochs=1", "--jobs", 1)
+        common = ("--data-dir", data_dir, "-o", tmp_path / "out", "--set", "train.epochs=1", "--jobs", 1)
         return cli("compare", "--recipe", tmp_path / recipe, *common, *options)
 
     return call
@@ -73,6 +75,12 @@ def drawn(path: Path) -> bool:
     """Whether a picture shows anything."""
     picture: Any = matplotlib.image.imread(path)
     return bool(min(picture.shape[:2]) > 200 and np.unique(picture.reshape(-1, picture.shape[2]), axis=0).shape[0] > 20)
+
+
+def runs_and_pictures(out: Path) -> dict[str, bytes]:
+    """All files but those that name the command and the date."""
+    reports = ("comparison", "experiment")
+    return {name: content for name, content in snapshot(out).items() if not name.startswith(reports)}
 
 
 def test_from_rows_to_the_table(compare: Compare, tmp_path: Path) -> None:
@@ -90,7 +98,7 @@ def test_from_rows_to_the_table(compare: Compare, tmp_path: Path) -> None:
     assert "Worse, seed 1: failed, Bad, seed 1, which it starts from, failed" in first.out
     assert "[10/10] " in first.err
 
-    content = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
+    content = json.loads((out / "experiment.json").read_text(encoding="utf-8"))
     assert (content["format"], content["name"], content["seeds"]) == (1, "tiny-comparison", 2)
     assert content["command"].startswith("rigl-compress compare --recipe")
     assert content["environment"]["cpu"]
@@ -104,7 +112,10 @@ def test_from_rows_to_the_table(compare: Compare, tmp_path: Path) -> None:
     assert [run["failure"] != "" for label in ("Bad", "Worse") for run in rows[label]["runs"]] == [True] * 4
     assert set(content["latency"]) == {""}
     labels = [model["label"] for model in content["latency"][""]["models"]]
-    assert labels == ["start network", "RigL", "RigL+", "Dense"]
+    assert content["latency"][""]["baseline"] == "dense network"
+    assert content["latency"][""]["models"][0]["costs"]["nonzeros"] == (784 * 24 + 24 * 16 + 16 * 10) + 24 + 16 + 10
+    assert {each["candidate"]["backend"] for each in content["latency"][""]["timings"]} == {*default_backends()}
+    assert labels == ["dense network", "RigL", "RigL+", "Dense"]
 
     text = (out / "comparison.md").read_text(encoding="utf-8")
     assert "| RigL, printed | 408-100-69 | 0.870 | 482.0 | 12.6 | 31,914 |" in text
@@ -115,23 +126,30 @@ def test_from_rows_to_the_table(compare: Compare, tmp_path: Path) -> None:
     assert page.startswith("<!doctype html>")
     assert page.count("data:image/png;base64,") == 3
 
-    before = {name: content for name, content in snapshot(out).items() if not name.startswith("comparison")}
+    before = {
+        name: content for name, content in snapshot(out).items() if not name.startswith(("comparison", "experiment"))
+    }
     again = compare("--json")
     assert again.code == 1
     assert json.loads(again.out)["rows"] == content["rows"]
-    assert {name: content for name, content in snapshot(out).items() if not name.startswith("comparison")} == before
+    assert {
+        name: content for name, content in snapshot(out).items() if not name.startswith(("comparison", "experiment"))
+    } == before
 
 
 def test_the_page_in_a_browser(compare: Compare, tmp_path: Path) -> None:
     """A long table scrolls in its frame: nothing sticks out of the window, be it wide or narrow."""
     assert compare("--seeds", 1, "--only", "RigL+").code == 0
-    for window in (1300, 420):
+    for window in (1280, 420):
         page = tmp_path / "out" / "comparison.html"
         assert width_of(page, window, tmp_path / f"profile-{window}") <= window
     pictures = "[...document.images].map(each=>each.clientWidth/each.naturalWidth)"
-    shown = measure(tmp_path / "out" / "comparison.html", 1300, tmp_path / "profile", pictures)
+    shown = measure(tmp_path / "out" / "comparison.html", 1280, tmp_path / "profile", pictures)
     assert shown
     assert min(shown) > 0.65, "the numbers at the axes can be read"
+    assert max(shown) <= 1, "no picture is blurred"
+    cut = "[...document.querySelectorAll('.scroll')].map(each=>each.scrollWidth-each.clientWidth)"
+    assert measure(page, 1280, tmp_path / "cut", cut) == [0], "pixels of the table that are cut off"
 
 
 def check_figures(run: Run, figures: dict[str, Any]) -> None:
@@ -153,13 +171,13 @@ def test_the_pixels_of_rigl_plus_are_those_that_rigl_left(compare: Compare, tmp_
     assert compare("--only", "RigL+", "--seeds", 1, "--set", "sparsity.sparsity=0.97").code == 0
     first, plus = (Run.open(tmp_path / "out" / label / "seed=0") for label in ("RigL", "RigL+"))
     left = pixel_map(first.model(), first.topology("end"))
-    seen = pixel_map(plus.model(), plus.topology("begin"))
+    seen = pixel_map(plus.model(), plus.topology("start"))
     assert left is not None
     assert seen is not None
     assert seen.shape == (28, 28)
     assert 0 < (left == 0).sum() < 784
     assert not seen[left == 0].any()
-    assert seen.sum() == plus.topology("begin")["fc1.weight"].sum()
+    assert seen.sum() == plus.topology("start")["fc1.weight"].sum()
 
 
 def test_a_grid_of_short_keys(compare: Compare, tmp_path: Path) -> None:
@@ -172,6 +190,19 @@ def test_a_grid_of_short_keys(compare: Compare, tmp_path: Path) -> None:
     assert text.count("\n| method=") == 4
     assert "latency" not in text
     assert "printed" not in text
+
+
+def test_sweep_and_compare_share_runs_and_results(compare: Compare, cli: Cli, tmp_path: Path, data_dir: Path) -> None:
+    out, grid = tmp_path / "out", ("--grid", "method=set,static", "--set", "train.epochs=1", "--jobs", 1)
+    swept = cli("sweep", "--recipe", tmp_path / "tiny.toml", *grid, "--data-dir", data_dir, "-o", out)
+    assert swept.code == 0, swept.err
+    assert (out / "method=set" / "seed=0" / "result.json").exists()
+    first, before = ExperimentResult.load(out), runs_and_pictures(out)
+    done = compare(*grid, "--train-only", recipe="tiny.toml")
+    assert done.code == 0, done.err
+    second, after = ExperimentResult.load(out), runs_and_pictures(out)
+    assert second.rows[0].results == first.rows[0].results
+    assert {name: after[name] for name in before} == before
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 
-def why_not() -> str:
-    command = "from reliability.injection import why_not; print(why_not())"
+def unavailable_reason() -> str:
+    command = "from reliability.injection import unavailable_reason; print(unavailable_reason())"
     return subprocess.run(
         [sys.executable, "-c", command], cwd=SCRIPTS, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -18,7 +18,7 @@ def why_not() -> str:
 
 @pytest.mark.slow
 def test_nothing_is_lost_torn_or_stuck() -> None:
-    if reason := why_not():
+    if reason := unavailable_reason():
         pytest.skip(reason)
     command = [sys.executable, SCRIPTS / "faults.py", "--every", "53", "--lanes", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)

@@ -9,10 +9,10 @@ import tiny
 from PIL import Image
 from tiny import Cli, StoppedError, stop_at
 
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.errors import InputError
 from rigl_compress.pipeline.recipe import Recipe, parse_recipe
-from rigl_compress.pipeline.train import loop
-from rigl_compress.pipeline.train.stage import Circumstances, train
+from rigl_compress.pipeline.train import training_loop as loop
+from rigl_compress.pipeline.train.stage import RunEnvironment, train
 from rigl_compress.pipeline.workspace import Run
 
 TEXT = """
@@ -109,7 +109,7 @@ def made(text: str, *overrides: str) -> Recipe:
 
 
 def run_of(recipe: Recipe, path: Path, data: Path, **options: object) -> Run:
-    train(recipe, path, Circumstances("cpu", data), **options)  # type: ignore[arg-type]
+    train(recipe, path, RunEnvironment("cpu", data), **options)  # type: ignore[arg-type]
     return Run.open(path)
 
 
@@ -130,11 +130,11 @@ def test_letters_are_learnt_and_measured_in_bits(tmp_path: Path, folder: Path, c
 def test_a_sweep_and_its_table_name_the_metric(tmp_path: Path, folder: Path, cli: Cli) -> None:
     (tmp_path / "letters.toml").write_text(TEXT)
     table = tmp_path / "table.md"
-    options = ["--set", "train.epochs=1", "--data-dir", folder, "--out", tmp_path / "out", "--markdown", table]
+    options = ["--set", "train.epochs=1", "--data-dir", folder, "-o", tmp_path / "out", "--markdown", table]
     done = cli("sweep", "--recipe", tmp_path / "letters.toml", *options)
-    result = json.loads((tmp_path / "out" / "seed=0" / "result.json").read_text())
+    result = json.loads((tmp_path / "out" / "letters" / "seed=0" / "result.json").read_text())
     assert done.code == 0
-    assert f"recipe, seed 0: {result['final_bpc']:.3f} ({result['best_bpc']:.3f})" in done.err
+    assert f"letters, seed 0: bits per character {result['final_bpc']:.3f}, best {result['best_bpc']:.3f}" in done.err
     assert table.read_text().startswith("| settings | seeds | bits per character, final | bits per character, best |")
 
 
@@ -143,7 +143,7 @@ def test_flops_of_a_text_of_unknown_length(tmp_path: Path, cli: Cli) -> None:
     done = cli("flops", "--recipe", tmp_path / "letters.toml")
     assert (done.code, done.err) == (0, "")
     assert "inference FLOPs" in done.out
-    assert "training FLOPs depend on how many samples the data have" in done.out
+    assert "training FLOPs are not counted: the number of samples is unknown" in done.out
 
 
 @pytest.mark.parametrize("text", [TEXT, PICTURES, PHOTOGRAPHS], ids=["text", "pictures", "photographs"])
@@ -155,7 +155,7 @@ def test_stopped_and_resumed_it_is_the_same_run(
     recipe = made(text, "train.epochs=3")
     whole = run_of(recipe, tmp_path / "whole", folder)
     with pytest.raises(StoppedError):
-        train(recipe, tmp_path / "stopped", Circumstances("cpu", folder, stop_at(8)))
+        train(recipe, tmp_path / "stopped", RunEnvironment("cpu", folder, stop_at(8)))
     stopped = run_of(recipe, tmp_path / "stopped", folder, resume=True)
     tiny.assert_same_model(stopped.model(), whole.model())
     assert tiny.metrics_of(stopped) == tiny.metrics_of(whole)
@@ -179,9 +179,9 @@ def test_augmentation_changes_what_is_learnt(tmp_path: Path, folder: Path) -> No
             ["model.options.classes=100"],
             "model 'char-gru' does not take inputs of shape .16,.: index out of range",
         ),
-        (TEXT, ["model.options.classes=300"], "model 'char-gru' gives 300 answers, text has 256 classes"),
+        (TEXT, ["model.options.classes=300"], "model 'char-gru' has 300 outputs, text has 256 classes"),
         (TEXT, ["model.name=mlp", "model.options={inputs=16}"], "model 'mlp' does not take inputs of shape .16,."),
-        (PICTURES, ["model.options.classes=7"], "model 'wide-resnet' gives 7 answers, cifar10 has 10 classes"),
+        (PICTURES, ["model.options.classes=7"], "model 'wide-resnet' has 7 outputs, cifar10 has 10 classes"),
         (PICTURES, ["model={name='lenet-300-100'}"], "model 'lenet-300-100' does not take inputs of shape .3, 32, 32."),
         (PICTURES, ["model={name='char-gru'}"], "model 'char-gru' does not take inputs of shape .3, 32, 32."),
         (PICTURES, ["data.options.size=3"], "data set 'cifar10' has no option 'size'"),

@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper
 from sparse_nets import onnx_layer, sparse_weight
 
+from rigl_compress.core.errors import InputError
 from rigl_compress.exporters import onnx_file
 from rigl_compress.exporters.onnx_file import load_bytes, load_model, opset_of
-from rigl_compress.models.errors import InputError
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_model(file: Path) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    assert "does not exist: give a run folder or an ONNX file" in refused(tmp_path / "none.onnx")
+    assert "does not exist: pass a run folder or an ONNX file" in refused(tmp_path / "none.onnx")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello world, this is a text", b"\x00" * 100, b"PK\x03\x04rest of a zip"])
@@ -63,7 +63,7 @@ def test_external_data_is_read(with_external_data: Path) -> None:
 
 def test_external_data_missing(with_external_data: Path) -> None:
     (with_external_data.parent / "large.data").unlink()
-    assert "needs large.data with the values of 'w': put it beside the file" in refused(with_external_data)
+    assert "large.data with the values of 'w' is missing: put it beside the model" in refused(with_external_data)
 
 
 def test_external_data_cut_short(with_external_data: Path) -> None:
@@ -79,7 +79,7 @@ def test_external_data_outside_of_the_folder(with_external_data: Path, tmp_path:
     next(entry for entry in model.graph.initializer[0].external_data if entry.key == "location").value = "../large.data"
     (inner / "model.onnx").write_bytes(model.SerializeToString())
     shutil.copy(tmp_path / "large.data", inner)
-    assert "outside of the model's folder" in refused(inner / "model.onnx")
+    assert "outside the model's folder" in refused(inner / "model.onnx")
 
 
 def test_more_than_two_gigabytes(file: Path, with_external_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_an_unknown_data_type(file: Path) -> None:
     model = onnx.load(file)
     model.graph.initializer[0].data_type = 99
     file.write_bytes(model.SerializeToString())
-    assert "'w' has the unknown data type 99; update onnx" in refused(file)
+    assert "'w' has the unknown data type 99: update onnx" in refused(file)
 
 
 def test_an_invalid_graph(file: Path) -> None:

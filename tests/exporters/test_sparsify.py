@@ -12,13 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from sparse_nets import NETS, onnx_layer, plain_model, sparse_weight
 
-from rigl_compress.exporters.contents import rows_of
+from rigl_compress.core.errors import InputError
 from rigl_compress.exporters.encodings import ENCODINGS
-from rigl_compress.exporters.indices import decode_indices, encode_indices
+from rigl_compress.exporters.index_encoding import decode_indices, encode_indices
 from rigl_compress.exporters.restore import restore
-from rigl_compress.exporters.sparsify import CHOICES, clear_negative_zeros, lift_constants, metadata_of, sparsify
-from rigl_compress.exporters.values import VALUES
-from rigl_compress.models.errors import InputError
+from rigl_compress.exporters.sparsify import clear_negative_zeros, encoding_names, lift_constants, metadata_of, sparsify
+from rigl_compress.exporters.tensor_table import rows_of
+from rigl_compress.exporters.value_precision import VALUES
 
 Array = NDArray[Any]
 
@@ -44,7 +44,7 @@ def run(model: onnx.ModelProto, **inputs: Array) -> list[Array]:
 
 
 @pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize("encoding", CHOICES)
+@pytest.mark.parametrize("encoding", encoding_names())
 def test_float32_comes_back_bit_by_bit(net: str, encoding: str) -> None:
     plain = plain_model(net)
     encoded = sparsify(plain, encoding, "fp32")
@@ -56,7 +56,7 @@ def test_float32_comes_back_bit_by_bit(net: str, encoding: str) -> None:
 
 
 @pytest.mark.parametrize("net", NETS)
-@pytest.mark.parametrize("encoding", CHOICES)
+@pytest.mark.parametrize("encoding", encoding_names())
 @pytest.mark.parametrize("values", ["fp16", "int8"])
 def test_fewer_bits_come_back_as_the_runtime_sees_them(net: str, encoding: str, values: str) -> None:
     encoded = sparsify(plain_model(net), encoding, values)
@@ -111,7 +111,7 @@ def test_compact_is_the_smallest_of_all(sparsity: float, expected: str) -> None:
     assert compact.ByteSize() == min(sparsify(plain, name, "fp32").ByteSize() for name in ENCODINGS)
 
 
-@pytest.mark.parametrize("encoding", CHOICES)
+@pytest.mark.parametrize("encoding", encoding_names())
 def test_a_dense_model_never_grows(encoding: str) -> None:
     plain = onnx_layer(sparse_weight(0.0))
     assert labels(sparsify(plain, encoding, "fp32")) == {"w": "dense"}
@@ -164,7 +164,7 @@ def test_weights_in_constants_are_found() -> None:
     assert labels(sparsify(model, "gap8", "fp32")) == {"w": "gap8"}
 
 
-@pytest.mark.parametrize("encoding", CHOICES)
+@pytest.mark.parametrize("encoding", encoding_names())
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(100, 100), (7, 3, 5, 5)])
 def test_a_model_that_was_multiplied_by_masks_comes_back_bit_by_bit(encoding: str, kind: Any, shape: Any) -> None:
@@ -330,7 +330,7 @@ def test_metadata_that_do_not_fit_the_file(label: str) -> None:
     """The operators decide, and stay."""
     model = sparsify(onnx_layer(sparse_weight()), "gap8", "fp32")
     helper.set_model_props(model, {"rigl_compress": json.dumps({"tensors": {"w": label, "nobody": "gap8"}})})
-    with pytest.warns(UserWarning, match="^'w', 'nobody': not rebuilt as the metadata say"):
+    with pytest.warns(UserWarning, match="^'w', 'nobody': the operators differ from the encoding in the metadata"):
         left = restore(model)
     assert left.graph == model.graph
     assert labels(model).keys() == {tensor.name for tensor in model.graph.initializer}

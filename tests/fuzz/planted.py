@@ -11,7 +11,7 @@ from fuzzing.binary import mutate_bytes
 from fuzzing.outcomes import Reader, attempt
 from fuzzing.state import State
 from fuzzing.table import report
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.errors import InputError
 
 
 def traceback(data: bytes, folder: Path) -> None:

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from rigl_compress.models.forward_order import computed_order, find_layers
-from rigl_compress.models.layers import sparse_layers, sparse_parameters
-from rigl_compress.models.networks import ModelSpec, all_models
-from rigl_compress.pipeline.train.config import SparsityConfig
-from rigl_compress.pipeline.train.optimizers import OptimizerConfig, weight_decays
+from rigl_compress.models.model_registry import MODELS, ModelSpec
+from rigl_compress.models.sparse_parameters import sparse_layers, sparse_parameters
+from rigl_compress.pipeline.optimizers import OptimizerConfig, ParameterGroup, group_members
+from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
 
 class Crossed(nn.Module):
@@ -41,7 +41,8 @@ class Fickle(nn.Module):
 
 def test_first_and_last_are_those_of_the_forward_pass() -> None:
     names = list(sparse_parameters(model := Crossed()))
-    assert computed_order(model, names) == ["stem.weight", "attention.out_proj.weight", "head.weight"]
+    attention = ["attention.in_proj_weight", "attention.out_proj.weight"]
+    assert computed_order(model, names) == ["stem.weight", *attention, "head.weight"]
     assert find_layers(model, "first", names) == ["stem.weight"]
     assert find_layers(model, "last", names) == ["head.weight"]
 
@@ -71,7 +72,7 @@ def test_all_gates_of_a_recurrent_layer_are_first() -> None:
 
 
 def test_where_it_cannot_be_known_that_is_said() -> None:
-    with pytest.warns(UserWarning, match=r"Fickle cannot be traced: 'first' is taken for head.weight.*name the layer"):
+    with pytest.warns(UserWarning, match=r"Fickle cannot be traced: 'first' is taken for head.weight.*write its name"):
         assert find_layers(Fickle(), "first", ["head.weight", "stem.weight"]) == ["head.weight"]
 
 
@@ -80,12 +81,12 @@ def test_uniform_sparsity_leaves_the_first_computed_layer_dense() -> None:
     assert [name for name, density in densities.items() if density == 1] == ["stem.weight"]
 
 
-def test_weight_decay_of_the_first_layer() -> None:
-    decays = weight_decays(Crossed(), OptimizerConfig(weight_decays={"first": 0.5}))
-    assert [name for name, decay in decays.items() if decay] == ["stem.weight"]
+def test_an_optimizer_group_of_the_first_layer() -> None:
+    config = OptimizerConfig(groups=(ParameterGroup("first", weight_decay=0.5),))
+    assert [*group_members(Crossed(), config)] == ["stem.weight", "stem.bias"]
 
 
-@pytest.mark.parametrize("name", list(all_models()))
+@pytest.mark.parametrize("name", list(MODELS))
 def test_registered_networks_were_made_in_their_order(name: str) -> None:
     with torch.device("meta"):
         model = ModelSpec(name).build()

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.networks import MODELS, ModelSpec, all_models, register_model
+from rigl_compress.core.errors import InputError
+from rigl_compress.models.model_registry import MODELS, ModelSpec, register_model
 from rigl_compress.models.prune_plan import LayerChange, PrunePlan
 
 
@@ -21,13 +21,13 @@ def test_it_says_what_it_will_do() -> None:
             LayerChange("bn", 0, 3, removed_outputs=(1, 2)),
             LayerChange("fc2", 3, 2, removed_inputs=(1, 2), new_bias=True),
         ),
-        notes=("softmax: softmax is not followed",),
+        notes=("softmax: softmax is not supported",),
     )
     assert str(plan).splitlines() == [
-        "fc1: inputs 4 → 3, outputs 3 → 1, picks its inputs",
+        "fc1: inputs 4 → 3, outputs 3 → 1, selects its inputs",
         "bn: outputs 3 → 1",
         "fc2: inputs 3 → 1, gains a bias",
-        "kept: softmax: softmax is not followed",
+        "kept: softmax: softmax is not supported",
     ]
     assert str(PrunePlan()) == "nothing to remove"
     assert plan
@@ -35,7 +35,7 @@ def test_it_says_what_it_will_do() -> None:
 
 
 def test_it_never_empties_a_layer() -> None:
-    with pytest.raises(InputError, match="would leave fc without outputs"):
+    with pytest.raises(InputError, match="leaves fc without outputs"):
         PrunePlan((LayerChange("fc", 4, 2, removed_outputs=(0, 1)),))
 
 
@@ -79,9 +79,9 @@ def test_a_plan_for_another_network() -> None:
     plan = PrunePlan((LayerChange("0", 4, 3, removed_outputs=(1,)),))
     with pytest.raises(InputError, match=r"for 0 with 4 inputs and 3 outputs, the network's has \(5, 3\)"):
         plan.reshape(nn.Sequential(nn.Linear(5, 3)))
-    with pytest.raises(InputError, match="changes 0, which the network does not have"):
+    with pytest.raises(InputError, match="changes 0, which is not in the network"):
         plan.reshape(nn.ModuleDict({"fc": nn.Linear(4, 3)}))
-    with pytest.raises(InputError, match="a layer of type ReLU cannot be made smaller"):
+    with pytest.raises(InputError, match="a layer of type ReLU cannot be resized"):
         plan.reshape(nn.Sequential(nn.ReLU()))
 
 
@@ -133,7 +133,7 @@ def test_sizes_in_the_code_are_written_anew() -> None:
 
 
 def test_a_registered_network_is_rebuilt_from_name_options_and_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODELS, "_items", dict(all_models()._items))
+    monkeypatch.setattr(MODELS, "_items", dict(MODELS))
     register_model("written", input_shape=(4,), classes=2)(Written)
     spec = ModelSpec("written").pruned(PLAN)
     again = ModelSpec(**json.loads(json.dumps(spec.to_json())))

@@ -6,11 +6,11 @@ import pytest
 import torch
 from tiny import assert_same_model, untouched
 
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.layers import sparse_parameters
-from rigl_compress.models.networks import ModelSpec
+from rigl_compress.core.errors import InputError
+from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.models.prune_plan import LayerChange, PrunePlan
 from rigl_compress.models.sparse_model import SparseModel, load_weights
+from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.models.topology import Topology
 
 SPEC = ModelSpec("mlp", {"hidden": [5, 4], "inputs": 6, "classes": 3})
@@ -33,10 +33,10 @@ def test_a_dead_weight_that_is_not_zero_is_refused(sparse: SparseModel) -> None:
     weights = {name: tensor.clone() for name, tensor in sparse.weights.items()}
     place = tuple(dead.nonzero()[0].tolist())
     weights["fc2.weight"][place] = 1e-30
-    with pytest.raises(InputError, match=r"'fc2.weight' has weights where the topology is dead: apply the topology"):
+    with pytest.raises(InputError, match=r"'fc2\.weight' has non-zero weights at inactive connections: apply"):
         SparseModel(SPEC, weights, sparse.topology)
     weights["fc2.weight"][place] = float("nan")
-    with pytest.raises(InputError, match="where the topology is dead"):
+    with pytest.raises(InputError, match="at inactive connections"):
         SparseModel(SPEC, weights, sparse.topology)
     weights["fc2.weight"][place] = -0.0
     SparseModel(SPEC, weights, sparse.topology)
@@ -48,7 +48,7 @@ def test_a_living_weight_may_be_zero(sparse: SparseModel) -> None:
 
 def test_a_topology_of_another_model_is_refused(sparse: SparseModel) -> None:
     for topology in (Topology.full({"fc1.weight": (5, 7)}), Topology.full({"conv.weight": (5, 6)})):
-        with pytest.raises(InputError, match="does not fit the weights: they are of different models"):
+        with pytest.raises(InputError, match="does not fit the weights: they belong to different models"):
             SparseModel(SPEC, sparse.weights, topology)
 
 
@@ -114,5 +114,5 @@ def test_a_damaged_file_is_an_error_of_one_sentence(sparse: SparseModel, tmp_pat
     path = tmp_path / "model.safetensors"
     sparse.save(path)
     path.write_bytes(path.read_bytes()[:-5])
-    with untouched(tmp_path), pytest.raises(InputError, match="missing or damaged: make it again"):
+    with untouched(tmp_path), pytest.raises(InputError, match="missing or damaged: create it again"):
         SparseModel.load(path)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.errors import InputError
 from rigl_compress.models.topology import Topology, connections
 
 

@@ -12,17 +12,17 @@ import tiny
 import torch
 from safetensors.torch import save_file
 
-from rigl_compress.models.artifacts import load_artifact, read_json, save_artifact
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.artifacts import load_artifact, read_json, save_artifact
+from rigl_compress.core.errors import InputError
+from rigl_compress.experiments.loss_landscape import LandscapeConfig, landscape
 from rigl_compress.models.prune_plan import PrunePlan
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
-from rigl_compress.pipeline.bench.report import CompressionReport
-from rigl_compress.pipeline.inspect import inspection, pixel_map
-from rigl_compress.pipeline.landscape import LandscapeConfig, landscape
+from rigl_compress.pipeline.bench.bench_report import CompressionReport
 from rigl_compress.pipeline.prune.stage import prune_run
-from rigl_compress.pipeline.stages import Stage, up_to_date
-from rigl_compress.pipeline.train.stage import Circumstances, train
+from rigl_compress.pipeline.run_inspection import inspection, pixel_map
+from rigl_compress.pipeline.stage_cache import Stage, up_to_date
+from rigl_compress.pipeline.train.stage import RunEnvironment, train
 from rigl_compress.pipeline.workspace import Run
 
 NO_CHOICE = {"selects": True, "removed_inputs": []}
@@ -32,7 +32,7 @@ KINDS = {"checkpoint": "checkpoint", "topology-end": "topology", "model": "spars
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Run:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    train(tiny.recipe("train.epochs=2"), folder, Circumstances("cpu", data_dir))
+    train(tiny.recipe("train.epochs=2"), folder, RunEnvironment("cpu", data_dir))
     prune_run(Run(folder))
     return Run(folder)
 
@@ -49,10 +49,10 @@ def readers(run: Run, data_dir: Path) -> dict[str, list[Callable[[], object]]]:
         "topology-end": [lambda: inspection(run)],
         "model": [lambda: SparseModel.load(run.model_file).build()],
         "pruned": [lambda: SparseModel.load(run.pruned_file).build()],
-        "checkpoint": [lambda: train(run.recipe(), run.path, Circumstances("cpu", data_dir), resume=True)],
+        "checkpoint": [lambda: train(run.recipe(), run.path, RunEnvironment("cpu", data_dir), resume=True)],
         "others": [
             lambda: run.keep_metrics(1),
-            lambda: SparseModel.load(run.begin_file).build(),
+            lambda: SparseModel.load(run.initial_file).build(),
             lambda: PrunePlan.from_json(read_json(run.prune_file)["plan"]),
             lambda: prune_run(run, write=False),
         ],
@@ -102,7 +102,11 @@ def test_a_whole_run_is_read_without_a_word(run: Run, data_dir: Path) -> None:
         ("model", lambda t, c: c["model"].update(input_shape=[2**40, 28]), "at most 268,435,456 values in a sample"),
         ("model", lambda t, c: c["model"].update(input_shape=[-1]), "expected lengths of 1 or more"),
         ("model", lambda t, c: c["model"]["options"].update(hidden=[10**9, 16]), "another model's weights"),
-        ("model", lambda t, c: c["model"]["options"].update(hidden=[1] * 5000), "at most 1,000 hidden layers"),
+        (
+            "model",
+            lambda t, c: c["model"]["options"].update(hidden=[1] * 5000),
+            "5,000 hidden layers, expected",
+        ),
         ("model", lambda t, c: c["model"]["options"].update(hidden="abc"), "cannot be built with"),
         ("model", lambda t, c: c.update(step="x"), "step is 'x', expected a whole number"),
         ("model", lambda t, c: t.update(odd=torch.zeros(1)), "lists 3 masks and holds 4"),
@@ -116,7 +120,7 @@ def test_a_whole_run_is_read_without_a_word(run: Run, data_dir: Path) -> None:
         ("pruned", lambda t, c: c["model"]["plan"].update(changes=[3]), "plan.changes[0] is 3, expected a table"),
         ("pruned", lambda t, c: c["model"]["plan"].update(sizes=[["a"]]), "expected a list of 2"),
         ("pruned", lambda t, c: c["model"]["plan"]["changes"][0].update(inputs="a"), "expected a whole number"),
-        ("pruned", lambda t, c: c["model"]["plan"]["changes"][0].update(layer="no"), "which the network does not have"),
+        ("pruned", lambda t, c: c["model"]["plan"]["changes"][0].update(layer="no"), "which is not in the network"),
         ("pruned", lambda t, c: c["model"]["plan"]["changes"][0].update(removed_inputs=[10**9]), "does not have, or"),
         ("pruned", lambda t, c: c["model"]["plan"]["changes"][0].update(removed_inputs=[1, 1]), "or some twice"),
         (
@@ -125,7 +129,7 @@ def test_a_whole_run_is_read_without_a_word(run: Run, data_dir: Path) -> None:
             "removes none",
         ),
         ("topology-end", lambda t, c: c.pop("shapes"), "shapes is None, expected a table"),
-        ("topology-end", lambda t, c: c["shapes"].update(extra=[1]), "shapes are given for 4 layers"),
+        ("topology-end", lambda t, c: c["shapes"].update(extra=[1]), "it has shapes of 4 layers"),
         ("topology-end", lambda t, c: c["shapes"].update({"fc1.weight": [2**40, 2**40]}), "expected one bit for each"),
         ("topology-end", lambda t, c: c["shapes"].update({"fc1.weight": [-1, -8]}), "expected one bit for each"),
         ("topology-end", lambda t, c: c["shapes"].update({"fc1.weight": "ab"}), "expected a list"),
@@ -133,7 +137,7 @@ def test_a_whole_run_is_read_without_a_word(run: Run, data_dir: Path) -> None:
         ("checkpoint", lambda t, c: c.pop("optimizer"), "key 'optimizer' is missing"),
         ("checkpoint", lambda t, c: c.update(progress={}), "key 'progress.epochs_done' is missing"),
         ("checkpoint", lambda t, c: c["progress"].update(epochs_done=99), "is of epoch 99 of 2"),
-        ("checkpoint", lambda t, c: c["progress"].update(seen={}), "is of epoch 2 of 2, and not whole"),
+        ("checkpoint", lambda t, c: c["progress"].update(seen={}), "is of epoch 2 of 2 and incomplete"),
         ("checkpoint", lambda t, c: c["progress"].update(scaler={"scale": 1.0}), "another train.precision"),
         ("checkpoint", lambda t, c: c["counters"].update(steps=None), "counters.steps is None"),
         ("checkpoint", lambda t, c: t.pop("random"), "it is damaged (KeyError: 'random')"),
@@ -185,8 +189,8 @@ def test_json_of_another_kind(run: Run, data_dir: Path, content: str) -> None:
         ({"final_error": None}, "final_error is None"),
         ({"metric": "mood"}, "unknown metric 'mood'"),
         ({"metric": ["error"]}, "metric is ['error'], expected a text"),
-        ({"alive": {"kflops": 1}}, "key 'alive.architecture' is missing"),
-        ({"alive": 3}, "alive is 3, expected a table"),
+        ({"pruned": {"kflops": 1}}, "key 'pruned.architecture' is missing"),
+        ({"pruned": 3}, "pruned is 3, expected a table"),
         ({"inference_flops": {"dense": "x", "sparse": 1}}, "inference_flops.dense is 'x'"),
         ({"training_gflops": {"exact": "x"}}, "training_gflops.exact is 'x'"),
         ({"seconds": "1"}, "seconds is '1'"),
@@ -205,7 +209,7 @@ def test_a_result_of_another_kind(run: Run, change_result: dict[str, Any], words
 def test_a_line_of_metrics_of_another_kind(run: Run, line: str) -> None:
     good = run.metrics_file.read_text(encoding="utf-8")
     run.metrics_file.write_text(f"{line}\n{good}", encoding="utf-8")
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 1 is no line of metrics"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 1 is not a line of metrics"):
         run.keep_metrics(5)
 
 
@@ -219,13 +223,13 @@ def test_a_recipe_of_another_kind(run: Run, text: str) -> None:
 
 @pytest.mark.parametrize("name", ["../out", "/abs", "..", "", " ", "a\\b", "C:x", "a\nb"])
 def test_a_recipe_does_not_say_where_its_run_goes(name: str) -> None:
-    """Without --run the folder is called after the recipe."""
-    with pytest.raises(InputError, match="expected one without slashes"):
+    """Without --output the folder is called after the recipe."""
+    with pytest.raises(InputError, match="expected a folder name without slashes"):
         tiny.recipe(f"name={json.dumps(name)}")
 
 
 def test_topologies_of_another_network(run: Run) -> None:
-    Topology.full({"fc1.weight": (2, 2)}).save(run.topology_file("begin"))
+    Topology.full({"fc1.weight": (2, 2)}).save(run.topology_file("start"))
     with pytest.raises(InputError, match="has topologies of different networks"):
         inspection(run)
 
@@ -244,11 +248,11 @@ def test_pixels_that_an_image_does_not_have(run: Run, pixels: torch.Tensor) -> N
 def test_a_landscape_between_networks_that_only_say_they_are_alike(run: Run, whole: Run, data_dir: Path) -> None:
     change(run, "model", lambda t, c: (t.pop("mask:fc3.weight"), c["masks"].pop()))
     config = LandscapeConfig(("linear",), points=2, samples=20)
-    with pytest.raises(InputError, match="has connections in other layers than"):
-        landscape(whole, run, config, Circumstances("cpu", data_dir), lambda *_: None)
+    with pytest.raises(InputError, match="differ in their sparse layers"):
+        landscape(whole, run, config, RunEnvironment("cpu", data_dir), lambda *_: None)
     change(run, "model", lambda t, c: t.pop("weight:fc3.bias"))
     with pytest.raises(InputError, match="another model's weights"):
-        landscape(whole, run, config, Circumstances("cpu", data_dir), lambda *_: None)
+        landscape(whole, run, config, RunEnvironment("cpu", data_dir), lambda *_: None)
 
 
 @pytest.mark.slow

@@ -9,15 +9,15 @@ import pytest
 import torch
 from tiny import Trainer, untouched
 
-from rigl_compress.exporters.export import Layout
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.errors import InputError
+from rigl_compress.exporters.onnx_export import Layout
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.pipeline.export import ExportConfig, export, library_for
-from rigl_compress.pipeline.inputs_file import read_inputs
+from rigl_compress.pipeline.export.stage import ExportConfig, export, library_for
+from rigl_compress.pipeline.npz_inputs import read_inputs
 from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.workspace import Run
-from rigl_compress.runtime import export as sparse_export
-from rigl_compress.runtime.library import kernels_library, why_not
+from rigl_compress.runtime import sparse_runtime_export as sparse_export
+from rigl_compress.runtime.kernel_library import kernels_library, unavailable_reason
 from rigl_compress.runtime.session import InferenceSession
 
 
@@ -72,6 +72,31 @@ def test_a_pruned_run(pruned: Run, tmp_path: Path) -> None:
     assert auto.metadata["source_sha256"] == small.metadata["source_sha256"] != whole.metadata["source_sha256"]
 
 
+def test_the_dense_network_of_a_run(pruned: Run, tmp_path: Path) -> None:
+    """The same shapes as what was trained, no zero anywhere, and no claim to its accuracy."""
+    whole = export(pruned.path, tmp_path / "whole.onnx", ExportConfig(Layout("dense"), network="trained"))
+    dense = export(pruned.path, tmp_path / "dense.onnx", ExportConfig(Layout("dense"), network="dense"))
+    assert [(row.name, row.shape) for row in dense.tensors] == [(row.name, row.shape) for row in whole.tensors]
+    assert all(row.nonzeros == row.total for row in dense.tensors)
+    assert "accuracy" not in dense.metadata
+    assert dense.metadata["flops"] == round(pruned.result()["inference_flops"]["dense"])
+
+
+def test_a_dense_network_is_dense_where_a_run_starts_from_sparse_weights(trained: Run, trainer: Trainer) -> None:
+    start = (f'start.run="{trained.path}"', 'start.weights="final"', 'start.topology="end"')
+    run = trainer("train.epochs=1", *start, run="second")
+    assert (SparseModel.load(run.initial_file).weights["fc1.weight"] == 0).any()
+    dense = export(run.path, run.path / "net.onnx", ExportConfig(Layout("dense"), network="dense"))
+    assert all(row.nonzeros == row.total for row in dense.tensors)
+
+
+def test_a_run_without_its_initial_weights_has_no_dense_network(trainer: Trainer, tmp_path: Path) -> None:
+    run = trainer("train.epochs=1")
+    run.initial_file.unlink()
+    with pytest.raises(InputError, match=r"has no initial.safetensors, the weights before training: train it again"):
+        export(run.path, tmp_path / "net.onnx", ExportConfig(network="dense"))
+
+
 def test_a_file_that_was_exported(pruned: Run, tmp_path: Path) -> None:
     dense = export(pruned.path, tmp_path / "dense.onnx", ExportConfig(Layout("dense")))
     small = export(dense.path, tmp_path / "small.onnx", ExportConfig(Layout("compact", "fp16")))
@@ -79,12 +104,12 @@ def test_a_file_that_was_exported(pruned: Run, tmp_path: Path) -> None:
     assert small.metadata["recipe"] == "tiny"
 
 
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
 @pytest.mark.parametrize("network", ["trained", "pruned"])
 def test_a_run_for_the_sparse_runtime(
     pruned: Run, network: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sparse_export, "gains", lambda *_: True)
+    monkeypatch.setattr(sparse_export, "runs_faster", lambda *_: True)
     np.savez(tmp_path / "x.npz", anything=np.full((3, 1, 28, 28), 0.5, dtype=np.float32))
     config = ExportConfig(network=network, inputs=tmp_path / "x.npz", target="sparse-runtime")
     written = export(pruned.path, tmp_path / "fast.onnx", config)
@@ -127,19 +152,19 @@ def test_inputs_that_are_none(content: bytes, tmp_path: Path) -> None:
 
 def test_inputs_of_another_shape(trained: Run, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", input=np.zeros((3, 7), dtype=np.float32))
-    with untouched(tmp_path), pytest.raises(InputError, match="the network does not take the example input"):
+    with untouched(tmp_path), pytest.raises(InputError, match="the network cannot be called with an example input"):
         export(trained.path, tmp_path / "net.onnx", ExportConfig(inputs=tmp_path / "x.npz"))
 
 
 def test_what_does_not_go_together(trained: Run, tmp_path: Path) -> None:
     file = export(trained.path, tmp_path / "net.onnx", ExportConfig()).path
     cases = {
-        "was not pruned: do it with `rigl-compress prune": (trained.path, ExportConfig(network="pruned")),
+        "was not pruned: use `rigl-compress prune": (trained.path, ExportConfig(network="pruned")),
         "no network 'smallest' in a run": (trained.path, ExportConfig(network="smallest")),
         "--network chooses among the networks of a run": (file, ExportConfig(network="pruned")),
         "leave out --keep-batch-norm": (file, ExportConfig(keep_batch_norm=True)),
         "is not a run folder": (tmp_path, ExportConfig()),
-        "does not exist: give a run folder or an ONNX file": (tmp_path / "none", ExportConfig()),
+        "does not exist: pass a run folder or an ONNX file": (tmp_path / "none", ExportConfig()),
     }
     for message, (source, config) in cases.items():
         with untouched(tmp_path), pytest.raises(InputError, match=message):
@@ -149,5 +174,5 @@ def test_what_does_not_go_together(trained: Run, tmp_path: Path) -> None:
 def test_a_run_that_is_not_finished(trained: Run, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").write_bytes(trained.recipe_file.read_bytes())
-    with untouched(tmp_path), pytest.raises(InputError, match="is not finished: continue with"):
+    with untouched(tmp_path), pytest.raises(InputError, match="is not finished: resume with"):
         export(tmp_path / "run", tmp_path / "net.onnx", ExportConfig())

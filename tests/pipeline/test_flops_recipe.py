@@ -4,12 +4,13 @@ import pytest
 import tiny
 import torch
 
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.flops import count_flops
-from rigl_compress.models.networks import ModelSpec
-from rigl_compress.pipeline.flops import flops_json, kept_shares, recipe_flops
+from rigl_compress.core.errors import InputError
+from rigl_compress.models.flop_counter import count_flops
+from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.pipeline.recipe import load_recipe
-from rigl_compress.pipeline.train.config import SparsityConfig
+from rigl_compress.pipeline.recipe_flops import flops_json, parameter_densities, recipe_flops
+from rigl_compress.sparsity.methods import METHODS
+from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
 
 def test_the_authors_recipe() -> None:
@@ -35,7 +36,7 @@ def test_training_is_in_proportion_to_the_samples_seen(change: str, smaller: flo
     assert ratio == pytest.approx(smaller)
 
 
-@pytest.mark.parametrize("method", ["dense", "static", "snip", "set", "deepr", "dsr", "snfs", "rigl", "pruning", "dnw"])
+@pytest.mark.parametrize("method", [name for name, each in METHODS.items() if not (each.needs_topology or each.narrow)])
 def test_every_method_costs_something_between_static_and_dense(method: str) -> None:
     def cost(name: str) -> dict[str, float]:
         return flops_json(load_recipe("mnist-rigl-authors", [f"sparsity.method={name}"]), "multiply-add")[
@@ -68,11 +69,16 @@ def test_the_wide_resnet_at_80_percent_costs_what_the_reproduction_of_the_paper_
     spec = ModelSpec("wrn-22-2")
     with torch.device("meta"):
         model = spec.build()
-    shares = kept_shares(model, SparsityConfig(sparsity=0.8, distribution="erk"))
+    shares = parameter_densities(model, SparsityConfig(sparsity=0.8, distribution="erk"))
     assert round(count_flops(model, spec.example().to("meta"), shares).ratio, 2) == 0.35
 
 
 def test_the_gates_of_a_gru_are_counted_in_whole_connections() -> None:
     gru = torch.nn.GRU(10, 7, device="meta")
-    shares = kept_shares(gru, SparsityConfig(sparsity=0.9, distribution="uniform", dense=()))
+    shares = parameter_densities(gru, SparsityConfig(sparsity=0.9, distribution="uniform", dense=()))
     assert shares == {"weight_ih_l0": 3 * 7 / 210, "weight_hh_l0": 3 * 5 / 147}  # 70 − 63 and 49 − 44 per gate
+
+
+def test_a_network_for_other_data() -> None:
+    with pytest.raises(InputError, match=r"model 'char-gru' does not take inputs of shape \(1, 28, 28\) \(mnist\)"):
+        recipe_flops(load_recipe("mnist-demo", ["model={}", "model.name=char-gru", "sparsity.layers={}"]))

@@ -9,11 +9,15 @@ import pytest
 import tiny
 import torch
 
-from rigl_compress.exporters.sizes import layer_bytes
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.layers import sparse_parameters
-from rigl_compress.models.networks import ModelSpec
-from rigl_compress.pipeline.compare.comparison import shipped_comparisons
+from rigl_compress.core.errors import InputError
+from rigl_compress.experiments.spec import shipped_comparisons
+from rigl_compress.models.model_registry import ModelSpec
+from rigl_compress.models.sparse_parameters import sparse_parameters
+from rigl_compress.models.storage_size import layer_bytes
+from rigl_compress.pipeline.data.byte_sequences import Sequences
+from rigl_compress.pipeline.data.dataset import DataSet, Split
+from rigl_compress.pipeline.data.dataset_registry import DATASETS
+from rigl_compress.pipeline.data.masked_bytes import MaskedSequences
 from rigl_compress.pipeline.recipe import (
     DataConfig,
     Recipe,
@@ -23,13 +27,10 @@ from rigl_compress.pipeline.recipe import (
     parse_recipe,
     shipped_recipes,
 )
-from rigl_compress.pipeline.train.config import SparsityConfig
-from rigl_compress.pipeline.train.data.catalog import DATASETS
-from rigl_compress.pipeline.train.data.dataset import DataSet, Split
-from rigl_compress.pipeline.train.data.text import Sequences
-from rigl_compress.pipeline.train.progress import say_nothing, silent
-from rigl_compress.pipeline.train.spoken import spoken
+from rigl_compress.pipeline.train.progress import ignore_message, ignore_progress
 from rigl_compress.pipeline.train.stage import build_job, model_spec
+from rigl_compress.pipeline.train.warning_lines import warnings_to_log
+from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
 ROOT = Path(__file__).parents[2]
 every_recipe = pytest.mark.parametrize("name", list(shipped_recipes()))
@@ -49,7 +50,7 @@ def error_of(text: str, *overrides: str) -> str:
 def test_what_is_shipped_is_the_folder_recipes() -> None:
     shipped = {**shipped_recipes(), **shipped_comparisons()}
     assert set(shipped) == {path.stem for path in (ROOT / "recipes").glob("*.toml")}
-    assert set(shipped_comparisons()) == {"mnist-augmented", "mnist-structured"}
+    assert set(shipped_comparisons()) == {"mnist-augmented", "mnist-structured", "vit-methods"}
     assert "mnist-rigl-authors" in shipped_recipes()
 
 
@@ -71,18 +72,20 @@ def shaped_like(config: DataConfig) -> DataSet:
     spec = DATASETS[config.name]
     shape = spec.shape(config.options)
 
-    def split(count: int) -> Split | Sequences:
+    def split(count: int) -> Split | Sequences | MaskedSequences:
         zero = torch.zeros(1, dtype=torch.int64).expand(count)
-        if spec.metric == "bpc":
-            return Sequences(torch.zeros(shape[0] + 1, dtype=torch.uint8), zero, shape[0])
+        if spec.metric in ("bpc", "masked_bits"):
+            text = Sequences(torch.zeros(shape[0] + 1, dtype=torch.uint8), zero, shape[0])
+            return text if spec.metric == "bpc" else MaskedSequences(text)
         return Split(torch.zeros(1).expand(count, *shape), zero)
 
     sequences = config.options.get("limit", 540_000_000) // shape[0], 2_000  # WikiText-103 has about as many
-    train, test = map(split, spec.counts if spec.counts[0] else sequences)
-    return DataSet(config.name, "zeros", spec.classes, shape, train, test, spec.metric)
+    own = sequences if spec.metric == "bpc" else (1_000, 200)  # somebody's photographs
+    train, test = map(split, spec.counts if spec.counts[0] else own)
+    return DataSet(config.name, "zeros", spec.classes or 10, shape, train, test, spec.metric)
 
 
-LARGE = ("imagenet",)  # narrow networks will do for these, but for the slow tests
+LARGE = ("imagenet", "image-folder")  # narrow networks will do for these, but for the slow tests
 
 
 @every_recipe
@@ -99,13 +102,13 @@ def test_a_large_one_can_be_built_in_full(name: str) -> None:
 
 
 def check_build(recipe: Recipe) -> None:
-    recipe = replace(recipe, start=None)
+    recipe = replace(recipe, start=None, distill=None)
     if recipe.sparsity.method == "lottery":
         recipe = replace(recipe, sparsity=replace(recipe.sparsity, method="static"))
     data = shaped_like(recipe.data)
     data = data.hold_out(recipe.data.holdout) if recipe.data.holdout else data
-    with spoken(say_nothing):  # embeddings stay dense, and that is said
-        job = build_job(recipe, model_spec(recipe, data), data, torch.device("cpu"), silent)
+    with warnings_to_log(ignore_message):  # embeddings stay dense, and that is said
+        job = build_job(recipe, model_spec(recipe, data), data, torch.device("cpu"), ignore_progress)
     assert job.sparse.topology.active > 0
     assert job.rate(0) > 0
 
@@ -114,7 +117,7 @@ def check_build(recipe: Recipe) -> None:
 def test_the_demo_can_be_built_on_other_data(data: str) -> None:
     recipe = load_recipe("mnist-demo", [f"data.name={data}"])
     found = shaped_like(recipe.data)
-    build_job(recipe, model_spec(recipe, found), found, torch.device("cpu"), silent)
+    build_job(recipe, model_spec(recipe, found), found, torch.device("cpu"), ignore_progress)
 
 
 def test_the_authors_recipe_is_appendix_b() -> None:
@@ -261,7 +264,7 @@ def test_a_recipe_with_everything_survives_toml() -> None:
             options={"momentum": 0.5},
             variants=("round-up",),
         ),
-        start=StartConfig("runs/a b", "initial", "end", "alive"),
+        start=StartConfig("runs/a b", "initial", "end", "pruned"),
     )
     assert parse_recipe(recipe.to_toml(), "resolved") == recipe
 
@@ -285,8 +288,13 @@ def test_no_dense_layers_is_not_the_default() -> None:
         ('name = "a"\n[train]\nepochs = 3.5', "mine.toml: train.epochs is 3.5, expected a whole number"),
         ('name = "a"\ntrain = 3', "mine.toml: train is 3, expected a table"),
         ('name = "a"\nformat = 2', "mine.toml: format is 2, expected one of 1"),
-        ('name = "a"\n[start]\nweights = "final"', "key 'start.run' is missing"),
-        ('name = "a"\n[start]\nrun = "x"\nweights = "last"', "start.weights is 'last', expected one of fresh, initial"),
+        ('name = "a"\n[start]\nweights = "final"', "start.weights is 'final', of an earlier run: name its folder with"),
+        ('name = "a"\n[start]\ntopology = "end"', "start.topology is 'end', of an earlier run: name its folder with"),
+        ('name = "a"\n[start]\nskip = ["fc"]', "start.skip is for weights that are loaded: set start.weights to a"),
+        ('name = "a"\n[start]\ntopology = "magnitud"', "start.topology is 'magnitud', expected one of fresh, start"),
+        ('name = "a"\n[start]\nweights = "w.pt"\nrename = {"(" = ""}', "start.rename: '(' is no regular expression"),
+        ('name = "a"\n[optimizer]\ngroups = [{rate = 2}]', "key 'optimizer.groups[0].match' is missing"),
+        ('name = "a"\n[optimizer]\ngroups = [{match = "*", rate = 0}]', "of '*', rate is 0.0, expected a factor"),
         ('name = "a"\n[sparsity.layers]\nfc1 = "all"', "sparsity.layers.fc1 is 'all', expected a number"),
         ('name = "a"\n[sparsity]\nsparsity = 1.0', "sparsity is 1.0, expected at least 0 and below 1"),
         ('name = "a"\n[sparsity]\nsparsity = nan', "sparsity is nan, expected at least 0 and below 1"),
@@ -298,7 +306,7 @@ def test_no_dense_layers_is_not_the_default() -> None:
         ('name = "a"\n[train]\nlabel_smoothing = 1.5', "label_smoothing is 1.5, expected a share between 0 and 1"),
         ('name = "a"\n[train]\nclip_gradient = -1', "train.clip_gradient is -1.0, expected a norm"),
         ('name = "a"\n[train]\nprecision = "float8"', "train.precision is 'float8', expected one of float32, bfloat16"),
-        ('name = "a"\n[learning_rate]\npeak = 0', "learning_rate: peak 0.0"),
+        ('name = "a"\n[learning_rate]\npeak = 0', "learning_rate: peak is 0.0"),
         ('name = "a"\nseed = -1', "seed is -1, expected a whole number from 0"),
         ('name = "a"\n[sparsity]\nend_share = 1.5', "end_share is 1.5, expected a share of the run above 0, at most 1"),
         (f'name = "a"\nseed = {2**63}', f"seed is {2**63}, expected a whole number from 0"),
@@ -378,7 +386,7 @@ def test_a_file_by_its_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["mnist-rigl-author", "/nowhere/mnist-rigl-authors.toml", "", "."])
 def test_no_such_recipe(source: str) -> None:
-    with pytest.raises(InputError, match="give the path of a TOML file or a name") as caught:
+    with pytest.raises(InputError, match="pass the path of a TOML file or a name") as caught:
         load_recipe(source)
     assert f"no recipe {source!r}" in str(caught.value)
     assert "mnist-rigl-authors" in str(caught.value)

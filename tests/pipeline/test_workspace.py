@@ -7,7 +7,7 @@ import pytest
 import tiny
 from tiny import Trainer, assert_same_model, recipe, snapshot, untouched
 
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.errors import InputError
 from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.workspace import Run
 
@@ -30,7 +30,7 @@ def test_folders_above_are_made_and_an_empty_folder_is_taken(tmp_path: Path) -> 
 
 
 def test_a_folder_that_exists_is_refused(run: Run) -> None:
-    message = "exists: choose another folder, continue with resume=True, or replace with overwrite=True"
+    message = "exists: choose another folder, resume with resume=True, or replace it with overwrite=True"
     with untouched(run.path), pytest.raises(InputError, match=message):
         Run.create(run.path, recipe("seed=1"))
 
@@ -51,7 +51,7 @@ def test_force_replaces_a_run(trainer: Trainer) -> None:
 
 def test_force_never_deletes_what_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with untouched(tmp_path), pytest.raises(InputError, match="exists and is not a run: it is not replaced"):
+    with untouched(tmp_path), pytest.raises(InputError, match="exists and is not a run folder"):
         Run.create(tmp_path, recipe(), overwrite=True)
 
 
@@ -130,7 +130,7 @@ def test_a_damaged_recipe(run: Run) -> None:
 def test_an_unfinished_run_says_how_to_go_on(run: Run, read: Callable[[Run], object]) -> None:
     with pytest.raises(InputError) as caught:
         read(run)
-    assert str(caught.value).endswith(f"is not finished: continue with `rigl-compress train --run {run.path} --resume`")
+    assert str(caught.value).endswith(f"is not finished: resume with `rigl-compress train --resume {run.path}`")
 
 
 def test_metrics(run: Run) -> None:

@@ -19,10 +19,10 @@ def warn_again() -> Iterator[None]:
 
 
 @pytest.fixture
-def everything_gains(monkeypatch: pytest.MonkeyPatch) -> None:
+def every_layer_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small layers gain nothing; here they are to run all the same."""
-    monkeypatch.setattr(session, "gains", lambda *_: True)
-    monkeypatch.setattr(session, "saving_together", lambda chosen, *_: chosen)
+    monkeypatch.setattr(session, "runs_faster", lambda *_: True)
+    monkeypatch.setattr(session, "profitable_layers", lambda chosen, *_: chosen)
 
 
 @pytest.fixture

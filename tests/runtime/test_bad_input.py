@@ -15,15 +15,15 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
+from rigl_compress.core.errors import InputError
 from rigl_compress.exporters.verify import largest_difference
-from rigl_compress.models.errors import InputError
-from rigl_compress.runtime import library
-from rigl_compress.runtime.export import export_sparse_runtime
-from rigl_compress.runtime.library import is_cut_short, kernels_library, library_path, why_not
+from rigl_compress.runtime import kernel_library as library
+from rigl_compress.runtime.kernel_library import is_truncated, kernels_library, library_path, unavailable_reason
 from rigl_compress.runtime.session import InferenceSession
+from rigl_compress.runtime.sparse_runtime_export import export_sparse_runtime
 
 Array = NDArray[Any]
-needs_kernels = pytest.mark.skipif(bool(why_not()), reason=why_not())
+needs_kernels = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
 CPU = ["CPUExecutionProvider"]
 TOLERANCE = 1e-5
 X = {"x": np.linspace(-1, 1, 2000, dtype=np.float32).reshape(2, 1000)}
@@ -33,11 +33,11 @@ LOOK = """
 import json, sys, warnings
 import numpy as np
 from rigl_compress.runtime.session import InferenceSession
-with warnings.catch_warnings(record=True) as told:
+with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     sessions = [InferenceSession(sys.argv[1]) for _ in range(2)]
     np.save(sys.argv[2], sessions[1].run(None, {"x": np.load(sys.argv[3])})[0])
-print(json.dumps([len(sessions[1].sparse_layers), [str(each.message) for each in told]]))
+print(json.dumps([len(sessions[1].sparse_layers), [str(each.message) for each in warned]]))
 """
 
 
@@ -47,7 +47,7 @@ def expected(model: Path | bytes, inputs: dict[str, Array]) -> list[Array]:
 
 
 def look(layer: Path, before: list[str] | None = None, **environment: str) -> tuple[int, list[str]]:
-    """Run the model elsewhere, check its outputs, and give what was told."""
+    """Run the model elsewhere, check its outputs, and return its warnings."""
     outputs, inputs = layer.with_suffix(".npy"), layer.with_name("x.npy")
     np.save(inputs, X["x"])
     command = [*(before or []), sys.executable, "-c", LOOK, layer, outputs, inputs]
@@ -56,8 +56,8 @@ def look(layer: Path, before: list[str] | None = None, **environment: str) -> tu
     )
     assert done.returncode == 0, done.stderr
     assert largest_difference([np.load(outputs)], expected(layer, X)) < TOLERANCE
-    layers, told = json.loads(done.stdout.splitlines()[-1])
-    return layers, told
+    layers, warned = json.loads(done.stdout.splitlines()[-1])
+    return layers, warned
 
 
 # A processor without AVX2.
@@ -135,11 +135,10 @@ def write_another(path: Path) -> None:
 def test_a_library_that_does_not_load(make: Callable[[Path], None], layer: Path, tmp_path: Path) -> None:
     bad = tmp_path / "kernels.so"
     make(bad)
-    layers, told = look(layer, RIGL_COMPRESS_LIBRARY=str(bad))
+    layers, warned = look(layer, RIGL_COMPRESS_LIBRARY=str(bad))
     assert layers == 0
-    assert told == [
-        "without sparse kernels, no faster than ONNX Runtime: "
-        f"{bad} does not load on this machine: install the package again"
+    assert warned == [
+        f"sparse kernels unavailable, using onnxruntime: {bad} does not load on this machine: install the package again"
     ]
 
 
@@ -160,9 +159,9 @@ def test_installed_without_a_compiler(layer: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(library, "library_path", lambda: None)
     with pytest.raises(InputError, match="was installed without a C\\+\\+ compiler: install one"):
         kernels_library()
-    with pytest.warns(UserWarning, match="was installed without a C") as told:
+    with pytest.warns(UserWarning, match="was installed without a C") as warned:
         sessions = [InferenceSession(layer) for _ in range(2)]
-    assert len(told) == 1
+    assert len(warned) == 1
     assert largest_difference(sessions[1].run(None, X), expected(layer, X)) == 0
 
 
@@ -170,7 +169,7 @@ def test_installed_without_a_compiler(layer: Path, monkeypatch: pytest.MonkeyPat
 def test_a_whole_library_is_not_cut_short() -> None:
     path = library_path()
     assert path is not None
-    assert not is_cut_short(path)
+    assert not is_truncated(path)
 
 
 # An ONNX Runtime that is too old.
@@ -180,9 +179,9 @@ def test_a_whole_library_is_not_cut_short() -> None:
 @pytest.mark.parametrize("version", ["1.17.3", "1.9", "0.5.0", "nightly"])
 def test_an_old_onnx_runtime(version: str, layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ort, "__version__", version)
-    with pytest.warns(UserWarning, match=f"ONNX Runtime {version} is too old: install 1.18 or newer") as told:
+    with pytest.warns(UserWarning, match=f"ONNX Runtime {version} is too old: install 1.18 or newer") as warned:
         sessions = [InferenceSession(layer) for _ in range(2)]
-    assert len(told) == 1
+    assert len(warned) == 1
     assert sessions[1].sparse_layers == ()
     assert largest_difference(sessions[1].run(None, X), expected(layer, X)) == 0
     with pytest.raises(InputError, match="is too old"):
@@ -193,14 +192,14 @@ def test_an_old_onnx_runtime(version: str, layer: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("version", ["1.18.0", "1.20.0.dev20240801001", "1.30.0+cu12", "2.0"])
 def test_a_new_onnx_runtime(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ort, "__version__", version)
-    assert why_not() == ""
+    assert unavailable_reason() == ""
 
 
 @needs_kernels
 def test_another_host_that_is_too_old_is_told_so() -> None:
-    told: list[bytes] = []
+    warned: list[bytes] = []
     create_type = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
-    create = create_type(lambda _, message: told.append(message) or 77)  # type: ignore[func-returns-value]
+    create = create_type(lambda _, message: warned.append(message) or 77)  # type: ignore[func-returns-value]
     table = (ctypes.c_void_p * 1)(ctypes.cast(create, ctypes.c_void_p))
     answer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)(
         lambda version: ctypes.addressof(table) if version <= 17 else None
@@ -209,7 +208,7 @@ def test_another_host_that_is_too_old_is_told_so() -> None:
     loaded = ctypes.CDLL(str(kernels_library()))
     loaded.RegisterCustomOps.restype = ctypes.c_void_p
     assert loaded.RegisterCustomOps(None, ctypes.byref(base)) == 77
-    assert told == [b"rigl_compress needs ONNX Runtime 1.18 or newer"]
+    assert warned == [b"rigl_compress needs ONNX Runtime 1.18 or newer"]
 
 
 def test_sessions_do_without_torch() -> None:

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from rigl_compress.exporters.verify import largest_difference
+from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.kernels import Conv, Depthwise, Window
-from rigl_compress.runtime.library import why_not
-from rigl_compress.runtime.packed import pack_matrix
+from rigl_compress.runtime.packed_weights import pack_matrix
 from rigl_compress.runtime.session import InferenceSession, register
 
 Array = NDArray[Any]
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
 CPU = ["CPUExecutionProvider"]
 
 
@@ -31,7 +31,7 @@ def model_of(node: onnx.NodeProto, rank: int, **weights: Array) -> bytes:
     return content
 
 
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 @pytest.mark.parametrize(("pads", "strides"), [((1, 1, 0, 0), (2, 2)), ((0, 2, 0, 0), (1, 3)), ((1, 0, 1, 0), (4, 1))])
 def test_a_pixel_under_padding(pads: tuple[int, ...], strides: tuple[int, ...]) -> None:
     """The only place of the filter lies on the padding: zeros and the bias."""

@@ -13,13 +13,13 @@ from onnx import numpy_helper
 from sparse_nets import onnx_layer, sparse_weight
 
 from rigl_compress.runtime import kernels
+from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.kernels import check_packed
-from rigl_compress.runtime.library import why_not
-from rigl_compress.runtime.packed import pack_matrix, size_of
+from rigl_compress.runtime.packed_weights import pack_matrix, size_of
 from rigl_compress.runtime.rewrite import rewrite
 from rigl_compress.runtime.session import register
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
 Array = NDArray[Any]
 HEADER = 32
 FIELDS = [(0, 4), (4, 4), (8, 4), (12, 4), (16, 8), (24, 4), (28, 4)]
@@ -93,7 +93,7 @@ def test_read_or_refused_as_described(packed: bytes) -> None:
 def test_what_is_read_is_multiplied(packed: bytes, batch: int) -> None:
     found = understood(packed)
     library = kernels._library()
-    handle = library.rigl_matmul_create(packed, len(packed), b"")
+    handle = library.rigl_matmul_create(packed, len(packed), b"", None, 0)
     assert bool(handle) == (found is not None)
     if found is None:
         return
@@ -104,7 +104,7 @@ def test_what_is_read_is_multiplied(packed: bytes, batch: int) -> None:
     features = (1 + np.arange(columns) % 7).astype(np.float32)
     x, y = np.tile(features, (batch, 1)), np.empty((batch, rows), np.float32)
     call = kernels._MatMulCall(x.ctypes.data, batch, None, y.ctypes.data, False, False, -np.inf, np.inf)
-    library.rigl_matmul_run(handle, call, 1)
+    library.rigl_matmul_run(handle, call, 1, None, 0)
     library.rigl_matmul_destroy(handle)
     expected = np.zeros(rows)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -119,8 +119,12 @@ def test_what_is_read_is_multiplied(packed: bytes, batch: int) -> None:
 @given(packed=damaged(), axes=st.lists(st.sampled_from([-1, 0, 1, 2, 3, 2**40]), min_size=10, max_size=10))
 def test_other_operators_are_made_or_refused(packed: bytes, axes: list[int]) -> None:
     library, found = kernels._library(), understood(packed)
-    conv = library.rigl_conv_create(packed, len(packed), kernels._ConvShape((kernels.c_int64 * 10)(*axes)), b"")
-    gru = library.rigl_gru_create(packed, len(packed), kernels._GruShape(axes[0] % 4, (0, 1), axes[1] % 2), b"")
+    conv = library.rigl_conv_create(
+        packed, len(packed), kernels._ConvShape((kernels.c_int64 * 10)(*axes)), b"", None, 0
+    )
+    gru = library.rigl_gru_create(
+        packed, len(packed), kernels._GruShape(axes[0] % 4, (0, 1), axes[1] % 2), b"", None, 0
+    )
     assert found is not None or not (conv or gru)
     assert not gru or (found is not None and found[3][0] in (3 * found[3][1], 6 * found[3][1]))
     library.rigl_conv_destroy(conv)

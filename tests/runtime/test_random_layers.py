@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.kernels import kernel_sets
-from rigl_compress.runtime.library import why_not
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+pytestmark = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
 SCRIPT = Path(__file__).parents[2] / "fuzz" / "layers" / "run.py"
-SETS = kernel_sets() if not why_not() else []
+SETS = kernel_sets() if not unavailable_reason() else []
 # Compares with a tolerance of nothing: the last bits differ, and the graph is simplified.
 STRICT = """
 import compare, graphs, numpy

@@ -17,20 +17,20 @@ from onnx import TensorProto, helper, numpy_helper
 from sparse_nets import NETS, onnx_layer, plain_model, sparse_net, sparse_weight
 
 import rigl_compress
-from rigl_compress.exporters.export import export_onnx
-from rigl_compress.exporters.graph import export_graph
-from rigl_compress.exporters.sparsify import CHOICES
+from rigl_compress.exporters.onnx_export import export_onnx
+from rigl_compress.exporters.sparsify import encoding_names
+from rigl_compress.exporters.torch_to_onnx import export_graph
 from rigl_compress.exporters.verify import largest_difference
-from rigl_compress.models.layers import sparse_parameters
-from rigl_compress.models.networks import ModelSpec, all_models
+from rigl_compress.models.model_registry import MODELS, ModelSpec
+from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.runtime import session as module
-from rigl_compress.runtime.graph import Graph
-from rigl_compress.runtime.layers import Layer, find_layers
-from rigl_compress.runtime.library import why_not
-from rigl_compress.runtime.rewrite import DOMAIN, RECOGNIZED, rewrite
+from rigl_compress.runtime.kernel_library import unavailable_reason
+from rigl_compress.runtime.layer_matching import Layer, find_layers
+from rigl_compress.runtime.onnx_graph import Graph
+from rigl_compress.runtime.rewrite import DOMAIN, MATCHERS, rewrite
 from rigl_compress.runtime.session import InferenceSession
 
-needs_kernels = pytest.mark.skipif(bool(why_not()), reason=why_not())
+needs_kernels = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
 TOLERANCE = 1e-5
 FLOAT = TensorProto.FLOAT
 
@@ -67,7 +67,7 @@ def model_of(nodes: list[Any], shapes: dict[str, Any], weights: dict[str, Any], 
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("batch", [1, 3, 8])
 def test_exported_networks(net: str, batch: int) -> None:
@@ -76,8 +76,8 @@ def test_exported_networks(net: str, batch: int) -> None:
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
-@pytest.mark.parametrize("encoding", CHOICES)
+@pytest.mark.usefixtures("every_layer_sparse")
+@pytest.mark.parametrize("encoding", encoding_names())
 def test_every_encoding(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     export_onnx(*sparse_net("convolutions"), path, encoding=encoding)
@@ -146,7 +146,7 @@ TAILS: dict[str, tuple[list[Any], dict[str, Any], list[str]]] = {
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 @pytest.mark.parametrize("tail", TAILS)
 def test_what_follows_a_convolution(tail: str) -> None:
     nodes, extra, left = TAILS[tail]
@@ -160,14 +160,14 @@ def test_what_follows_a_convolution(tail: str) -> None:
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 def test_a_residual_of_another_shape_is_not_fused() -> None:
     tail = [helper.make_node("ReduceMean", ["x"], ["r"], axes=[1, 2, 3]), helper.make_node("Add", ["r", "c"], ["y"])]
     assert_same(image_net(tail).SerializeToString(), sparse=1)
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 @pytest.mark.parametrize(
     "node",
     [
@@ -214,7 +214,7 @@ LEFT_ALONE: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 @pytest.mark.parametrize("case", LEFT_ALONE)
 def test_what_is_left_alone(case: str) -> None:
     model = LEFT_ALONE[case]()
@@ -247,7 +247,7 @@ def depthwise_net(neighbour: str, **settings: Any) -> onnx.ModelProto:
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 @pytest.mark.parametrize(("neighbour", "sparse"), [("before", 1), ("after", 1), ("before and after", 2), ("none", 0)])
 def test_depthwise_next_to_sparse_layers_keeps_their_layout(neighbour: str, sparse: int) -> None:
     model = depthwise_net(neighbour)
@@ -258,7 +258,7 @@ def test_depthwise_next_to_sparse_layers_keeps_their_layout(neighbour: str, spar
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 def test_normalisation_before_a_convolution() -> None:
     """As in wide residual networks: a sum is normalised for the next convolution, and added as it is after it."""
     nodes = [
@@ -287,7 +287,7 @@ def test_one_sparse_convolution_among_many_dense_ones_is_left_alone(dense_ones: 
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 def test_depthwise_padded_farther_than_it_reaches() -> None:
     model = depthwise_net("before", pads=[3, 1, 1, 1])
     assert_same(model.SerializeToString(), sparse=2)
@@ -295,7 +295,7 @@ def test_depthwise_padded_farther_than_it_reaches() -> None:
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 def test_one_axis_only() -> None:
     node = helper.make_node("Conv", ["x", "w"], ["y"], strides=[2], pads=[1, 2])
     weights = {"w": sparse_weight(0.6, (6, 4, 3))}
@@ -303,7 +303,7 @@ def test_one_axis_only() -> None:
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 def test_images_whose_size_is_not_known() -> None:
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
     weights = {"w": sparse_weight(0.6, (6, 4, 3, 3))}
@@ -316,7 +316,7 @@ def test_images_whose_size_is_not_known() -> None:
 
 
 @needs_kernels
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.usefixtures("every_layer_sparse")
 def test_between_products_values_lie_by_column() -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "a"], ["p"]),
@@ -386,7 +386,7 @@ def large_layers() -> dict[str, onnx.ModelProto]:
 @needs_kernels
 @pytest.mark.parametrize("name", large_layers())
 @pytest.mark.parametrize("batch", [1, 5, 130])
-def test_large_layers_share_the_threads(everything_gains: None, name: str, batch: int) -> None:
+def test_large_layers_share_the_threads(every_layer_sparse: None, name: str, batch: int) -> None:
     model = large_layers()[name].SerializeToString()
     options = ort.SessionOptions()
     options.intra_op_num_threads = 3
@@ -399,11 +399,9 @@ def test_large_layers_share_the_threads(everything_gains: None, name: str, batch
 
 
 def test_without_kernels_it_warns_once_and_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "why_not", lambda: "no compiler: install one")
+    monkeypatch.setattr(module, "unavailable_reason", lambda: "no compiler: install one")
     model = onnx_layer(sparse_weight(0.95, (1000, 1000))).SerializeToString()
-    with pytest.warns(
-        UserWarning, match="without sparse kernels, no faster than ONNX Runtime: no compiler: install one"
-    ):
+    with pytest.warns(UserWarning, match="sparse kernels unavailable, using onnxruntime: no compiler: install one"):
         session = InferenceSession(model)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -448,7 +446,7 @@ def dynamic_weights(model: onnx.ModelProto) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize(
-    ("change", "told"), [(cut_weights, "packed weights of a wrong length"), (dynamic_weights, "must be an initializer")]
+    ("change", "told"), [(cut_weights, "packed weights: wrong length"), (dynamic_weights, "must be an initializer")]
 )
 def test_bad_files_are_refused_in_a_sentence(change: Any, told: str) -> None:
     options = ort.SessionOptions()
@@ -466,13 +464,13 @@ def test_inputs_that_do_not_fit_are_refused_in_a_sentence() -> None:
     options.log_severity_level = 4
     module.register(options)
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    with pytest.raises(Exception, match="the input of a product does not fit the packed weights"):
+    with pytest.raises(Exception, match="does not have the columns of the packed weights"):
         session.run(None, {"x": np.ones((1, 61), dtype=np.float32)})
 
 
 def test_layers_know_what_they_stand_for() -> None:
     graph = Graph(onnx.shape_inference.infer_shapes(plain_model("convolutions")))
-    layers: list[Layer] = find_layers(graph, RECOGNIZED)
+    layers: list[Layer] = find_layers(graph, MATCHERS)
     assert [layer.operator for layer in layers] == ["SparseConv", "DepthwiseConv", "SparseConv", "SparseMatMul"]
     assert [layer.limits for layer in layers] == [(0, np.inf), (0, np.inf), (-np.inf, np.inf), (-np.inf, np.inf)]
     assert [layer.weights for layer in layers] == [864, 288, 1536, 480]
@@ -480,8 +478,8 @@ def test_layers_know_what_they_stand_for() -> None:
 
 @needs_kernels
 @pytest.mark.slow
-@pytest.mark.usefixtures("everything_gains")
-@pytest.mark.parametrize("name", all_models())
+@pytest.mark.usefixtures("every_layer_sparse")
+@pytest.mark.parametrize("name", MODELS)
 def test_every_registered_network(name: str) -> None:
     torch.manual_seed(0)
     narrow = name.startswith(("resnet", "mobilenet"))

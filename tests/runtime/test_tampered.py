@@ -18,7 +18,7 @@ from sparse_nets import onnx_layer, sparse_weight
 from rigl_compress.exporters.restore import rebuilt_tensors
 from rigl_compress.exporters.sparsify import METADATA, metadata_of
 from rigl_compress.exporters.verify import largest_difference
-from rigl_compress.runtime.library import why_not
+from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.session import InferenceSession
 
 Array = NDArray[Any]
@@ -67,9 +67,9 @@ def forced(plain: onnx.ModelProto, encoding: str, values: str) -> onnx.ModelProt
     """Encode the weight in one way, whether it is smaller or not, and the indices as their steps."""
     from rigl_compress.exporters import sparsify as module
     from rigl_compress.exporters.encodings import ENCODINGS
-    from rigl_compress.exporters.indices import encode_indices
-    from rigl_compress.exporters.signs import without_signs
-    from rigl_compress.exporters.values import VALUES
+    from rigl_compress.exporters.index_encoding import encode_indices
+    from rigl_compress.exporters.negative_zeros import without_signs
+    from rigl_compress.exporters.value_precision import VALUES
 
     model = onnx.ModelProto()
     model.CopyFrom(plain)
@@ -264,8 +264,8 @@ def agree(one: list[Array] | None, other: list[Array] | None) -> bool:
     return same and largest_difference(one, other) < 1e-5
 
 
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
+@pytest.mark.usefixtures("every_layer_sparse")
 @pytest.mark.parametrize(
     ("encoding", "values"),
     [pytest.param(*layout, marks=[] if layout in QUICK else [pytest.mark.slow]) for layout in LAYOUTS],
@@ -305,8 +305,8 @@ BROKEN = {
 }
 
 
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
-@pytest.mark.usefixtures("everything_gains")
+@pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
+@pytest.mark.usefixtures("every_layer_sparse")
 @pytest.mark.parametrize(("encoding", "what"), sorted(BROKEN))
 def test_what_onnx_runtime_refuses_is_refused(encoding: str, what: str, tmp_path: Path) -> None:
     """From a path as from bytes, with the same error, and without a word about speed."""

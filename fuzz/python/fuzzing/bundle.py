@@ -9,7 +9,7 @@ MAGIC = b"FILES\n"
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """Give one input for files by their names.
+    """Return one input for files by their names.
 
     >>> unpack(pack({"a/b": b"12"}))
     {'a/b': b'12'}
@@ -19,7 +19,7 @@ def pack(files: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, bytes]:
-    """Give the files of an input; what is not one has none."""
+    """Return the files of an input; what is not one has none."""
     found: dict[str, bytes] = {}
     rest = data.removeprefix(MAGIC)
     while data.startswith(MAGIC) and rest:

@@ -85,7 +85,7 @@ class Trial:
 
 
 def _computed() -> float:
-    """Give the seconds that processors have worked, those of ended processes of this one too."""
+    """Return the seconds that processors have worked, those of ended processes of this one too."""
     own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
 

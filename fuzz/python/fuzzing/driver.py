@@ -34,14 +34,14 @@ class Child:
     since: float = field(default_factory=time.monotonic)
 
     def is_stuck(self) -> bool:
-        """Tell whether an input computes for too long, or nothing happens at all, as on a busy machine it may seem."""
+        """Return whether an input computes for too long, or nothing happens at all, as it may seem under load."""
         totals, now = self.journal.read(), time.monotonic()
         if totals.executed != self.executed:
             self.executed, self.since = totals.executed, now
         return now - self.since > IDLE or (totals.began > 0 and self._computed() - totals.computed > SLOW)
 
     def _computed(self) -> float:
-        """Give the seconds that the child's processors have worked."""
+        """Return the seconds that the child's processors have worked."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:  # it has just ended
@@ -96,7 +96,7 @@ class Driver:
         return (child for child in self._children if child.task.reader is reader)
 
     def _next(self) -> Reader | None:
-        """Give the reader of which the largest part is left; with a time limit all get on at the same pace."""
+        """Return the reader of which the largest part is left; with a time limit all get on at the same pace."""
         found = max(self.readers, key=lambda reader: self._left(reader) / max(1, self._wanted(reader)))
         return found if self._left(found) > 0 else None
 

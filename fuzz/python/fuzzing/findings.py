@@ -44,7 +44,7 @@ class Shelf:
         part.replace(note)
 
     def all(self) -> dict[str, list[dict[str, Any]]]:
-        """Give what is known, by reader."""
+        """Return what is known, by reader."""
         found: dict[str, list[dict[str, Any]]] = {}
         for note in sorted(self.folder.glob("*/*.json")):
             found.setdefault(note.parent.name, []).append(json.loads(note.read_text()) | {"file": note.stem})

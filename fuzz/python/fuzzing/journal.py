@@ -30,7 +30,7 @@ class Journal:
         self._memory = mmap.mmap(-1, SPACE)
 
     def read(self) -> Totals:
-        """Give the counts."""
+        """Return the counts."""
         *counts, _ = _HEAD.unpack_from(self._memory)
         return Totals(*counts)
 
@@ -56,5 +56,5 @@ class Journal:
         return int(_HEAD.unpack_from(self._memory)[-1])
 
     def current(self) -> bytes:
-        """Give the latest input."""
+        """Return the latest input."""
         return bytes(self._memory[_INPUT : _INPUT + self._size()])

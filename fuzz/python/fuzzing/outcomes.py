@@ -41,7 +41,7 @@ class Finding:
 
     @property
     def key(self) -> str:
-        """Give a name for files."""
+        """Return a name for files."""
         return "".join(c if c.isalnum() or c in "-_." else "-" for c in f"{self.kind}-{self.where}-{self.step}")[:150]
 
 
@@ -56,8 +56,8 @@ class Attempts:
         self.findings: list[Finding] = []
 
     def __call__(self, step: str, action: Callable[[], object]) -> object:
-        """Run a step; give its result, or None where it was refused in one of the ways that users are told about."""
-        from rigl_compress.models.errors import InputError
+        """Run a step; return its result, or None where it was refused in one of the documented ways."""
+        from rigl_compress.core.errors import InputError
 
         try:
             with warnings.catch_warnings():
@@ -78,14 +78,14 @@ attempt = Attempts()
 
 
 def where(error: BaseException) -> str:
-    """Give the deepest line of ours in a traceback."""
+    """Return the deepest line of ours in a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if _relative(frame.filename)]
     return f"{_relative(ours[-1].filename)}:{ours[-1].lineno}" if ours else "elsewhere"
 
 
 def _relative(name: str) -> str:
-    """Give the path of one of our files below its folder at the root; nothing for those of others."""
+    """Return the path of one of our files below its folder at the root; nothing for those of others."""
     parts = Path(name).parts
     if "rigl_compress" in parts:
         inner = parts[len(parts) - 1 - parts[::-1].index("rigl_compress") + 1 :]

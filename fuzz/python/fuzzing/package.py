@@ -13,7 +13,7 @@ _NOT_IMPORTED = ("rigl_kernels", "__main__")  # a plain library, and what runs w
 
 
 def has_atheris() -> bool:
-    """Tell whether inputs can be guided by coverage here."""
+    """Return whether inputs can be guided by coverage here."""
     return importlib.util.find_spec("atheris") is not None
 
 

@@ -63,7 +63,7 @@ def _sites(message: Any) -> Iterator[Site]:
 
 
 def _repeated(field: FieldDescriptor) -> bool:
-    """Tell whether a field is a list; older versions of protobuf have a label for it."""
+    """Return whether a field is a list; older versions of protobuf have a label for it."""
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED)
 
 

@@ -14,7 +14,7 @@ CORPUS, FINDINGS = HERE.parent / "corpus", HERE.parent / "findings"
 
 
 def all_readers() -> list[Reader]:
-    """Give the readers of all targets beside this file."""
+    """Return the readers of all targets beside this file."""
     return [importlib.import_module(file.stem).READER for file in sorted(HERE.glob("fuzz_*.py"))]
 
 

@@ -8,25 +8,17 @@ import numpy as np
 import onnxruntime as ort
 
 from fuzzing.outcomes import MismatchError
+from rigl_compress.exporters.ort_sessions import session_options
+from rigl_compress.exporters.random_inputs import DTYPES, random_array
 
 Inputs = Mapping[str, np.ndarray[Any, Any]]
 LARGEST_INPUT = 1 << 16  # numbers
 TOLERANCE = 1e-3  # of the largest output
-_TYPES = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-    "tensor(float16)": "float16",
-    "tensor(bool)": "bool",
-    **{f"tensor({kind}{bits})": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
-}
 
 
 def quiet_options() -> ort.SessionOptions:
     """One thread, and no lines on stderr."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return options
+    return session_options(threads=1)
 
 
 def drawn_inputs(session: Any, batch: int = 2) -> Inputs | None:
@@ -34,11 +26,9 @@ def drawn_inputs(session: Any, batch: int = 2) -> Inputs | None:
     rng, found = np.random.default_rng(0), {}
     for each in session.get_inputs():
         shape = [axis if isinstance(axis, int) and axis >= 0 else batch for axis in each.shape]
-        if each.type not in _TYPES or prod(shape) > LARGEST_INPUT:
+        if each.type not in DTYPES or prod(shape) > LARGEST_INPUT:
             return None
-        dtype = np.dtype(_TYPES[each.type])
-        numbers = rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
-        found[each.name] = np.asarray(numbers).astype(dtype)
+        found[each.name] = random_array(np.dtype(DTYPES[each.type]), shape, rng)
     return found
 
 
@@ -62,7 +52,7 @@ def stock(data: bytes) -> tuple[Any, Inputs | None]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Tell whether outputs agree as far as they can be compared: where the expected ones are finite numbers."""
+    """Return whether outputs agree as far as they can be compared: where the expected ones are finite numbers."""
     return len(one) == len(other) and all(_same(*pair) for pair in zip(one, other, strict=True))
 
 

@@ -36,7 +36,7 @@ class State:
         return cls(folder, {})
 
     def corpus(self, reader: str) -> Path:
-        """Give the folder of inputs that reached something new."""
+        """Return the folder of inputs that reached something new."""
         folder = self.folder / "corpus" / reader
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -47,7 +47,7 @@ class State:
         return Random(seed).sample(known, min(BEGIN, len(known)))
 
     def fresh_folder(self, reader: str, number: int) -> Path:
-        """Give an empty folder for what a child will find."""
+        """Return an empty folder for what a child will find."""
         folder = self.folder / "new" / f"{reader}-{number}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -65,7 +65,7 @@ class State:
             file.unlink()
 
     def mutated(self, reader: str) -> int:
-        """Give the number of mutated inputs so far."""
+        """Return the number of mutated inputs so far."""
         return int(self.counts.get(reader, {}).get("inputs", 0))
 
     def add(self, reader: str, totals: Totals, log: Path) -> None:

@@ -8,7 +8,7 @@ from fuzzing.sessions import stock
 
 
 def stock_fate(data: bytes, seconds: float) -> str:
-    """Give how a process ends that opens and runs a model with ONNX Runtime: "" if nothing is wrong with it."""
+    """Return how a process ends that opens and runs a model with ONNX Runtime: "" if nothing is wrong with it."""
     pid = os.fork()
     if not pid:
         _open_and_leave(data)

@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 def report(counts: Mapping[str, Mapping[str, Any]], findings: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Give the table with what one needs to make it again."""
+    """Return the table with what one needs to make it again."""
     rows = [_row(name, counts[name], findings.get(name, ())) for name in counts]
     rows.append(_sum(rows))
     lines = [COLUMNS, tuple("---" for _ in COLUMNS), *rows]

@@ -94,7 +94,7 @@ def _another_key(key: str, holder: dict[str, Any], rng: Random) -> str:
 
 
 def _another(value: Any, holder: dict[str, Any], rng: Random) -> Any:
-    """Give another value: of the same type mostly, of any other, or one that stands elsewhere."""
+    """Return another value: of the same type mostly, of any other, or one that stands elsewhere."""
     chance = rng.random()
     if chance < 0.15:
         container, key = rng.choice(list(_places(holder)))

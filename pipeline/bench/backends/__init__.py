@@ -1,25 +1,20 @@
-"""What runs a model: one small interface, one file per runtime; others register by entry point.
+"""The runtimes that `bench` times: one small interface, one file per runtime.
 
-A package of its own adds a backend with the entry point group `rigl_compress.backends`: the name leads to a `Backend`.
+Another package adds a backend by `register_backend`, or by an entry point of the group `rigl_compress.backends`.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.registry import Registry
-from rigl_compress.pipeline.bench.sources import Source
+from rigl_compress.core.errors import InputError
+from rigl_compress.core.registry import Registry, instance_of
+from rigl_compress.pipeline.bench.bench_sources import Source
 
 Array = NDArray[Any]
-GROUP = "rigl_compress.backends"
-_OWN = ("onnxruntime", "rigl", "torch_networks", "openvino")
 
 
 @dataclass(frozen=True)
@@ -38,7 +33,7 @@ class Runner(Protocol):
         """Compute the outputs once."""
 
     def outputs(self) -> list[Array]:
-        """Give the outputs of the last run."""
+        """Return the outputs of the last run."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,12 @@ class Backend:
     open: Callable[[Source, Setup], Runner]
 
 
-BACKENDS: Registry[Backend] = Registry("backend")
+BACKENDS: Registry[Backend] = Registry(
+    "backend",
+    group="rigl_compress.backends",
+    adapt=instance_of(Backend, "backend"),
+    modules=tuple(f"{__name__}.{module}" for module in ("onnxruntime", "sparse", "torch_networks", "openvino")),
+)
 
 
 def register_backend(backend: Backend) -> Backend:
@@ -59,32 +59,16 @@ def register_backend(backend: Backend) -> Backend:
     return BACKENDS.register(backend.name, backend)
 
 
-@cache
-def _load_all() -> None:
-    for module in _OWN:
-        import_module(f"{__name__}.{module}")
-    for entry in entry_points(group=GROUP):
-        found = entry.load()
-        if isinstance(found, Backend) and found.name not in BACKENDS:
-            register_backend(found)
-
-
-def all_backends() -> Registry[Backend]:
-    """Give the registry with every backend loaded, those of other packages too."""
-    _load_all()
-    return BACKENDS
-
-
 def usable_backend(name: str) -> Backend:
-    """Give a backend, or say what to install for it."""
-    backend = all_backends()[name]
+    """Return a backend that is installed; raise with what to install for it otherwise."""
+    backend = BACKENDS[name]
     if reason := backend.missing():
         raise InputError(f"backend {name!r} cannot be used here: {reason}")
     return backend
 
 
 def needs(module: str, cure: str) -> Callable[[], str]:
-    """Give the check for a module that may not be installed.
+    """Return the check for a module that may not be installed.
 
     >>> needs("math", "")(), needs("no_such_thing", "pip install it")()
     ('', 'no_such_thing is not installed: pip install it')

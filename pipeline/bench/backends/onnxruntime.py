@@ -1,4 +1,4 @@
-"""ONNX Runtime as it comes, with inputs and outputs bound once: what is timed is the model."""
+"""Stock ONNX Runtime, with inputs and outputs bound once, so that only the model is timed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,13 +6,12 @@ from typing import Any
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from rigl_compress.exporters.verify import session_of
-from rigl_compress.models.errors import InputError, did_you_mean
+from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.exporters import ort_sessions
 from rigl_compress.pipeline.bench.backends import Backend, Setup, register_backend
-from rigl_compress.pipeline.bench.sources import Source
+from rigl_compress.pipeline.bench.bench_sources import Source
 
 Array = NDArray[Any]
-DEFAULT = ("CPUExecutionProvider",)
 
 
 @dataclass(frozen=True)
@@ -24,39 +23,38 @@ class OnnxRuntimeRunner:
     waits: bool = False
 
     def run(self) -> None:
-        """Compute; a device that goes on by itself is waited for."""
+        """Compute, and wait for an asynchronous device."""
         self.session.run_with_iobinding(self.binding)
         if self.waits:
             self.binding.synchronize_outputs()
 
     def outputs(self) -> list[Array]:
-        """Give the outputs of the last run."""
+        """Return the outputs of the last run."""
         found: list[Array] = self.binding.copy_outputs_to_cpu()
         return found
 
 
 def open_session(source: Source, setup: Setup) -> OnnxRuntimeRunner:
     """Open a file at the default level of optimization."""
-    session = session_of(source.path, options_for(setup.threads), checked_providers(setup.providers))
+    session = ort_sessions.open_session(source.path, options_for(setup.threads), checked_providers(setup.providers))
     device = "cuda" if session.get_providers()[0] == "CUDAExecutionProvider" else "cpu"
     return OnnxRuntimeRunner(session, bind(session, setup, device), waits=device != "cpu")
 
 
 def options_for(threads: int) -> ort.SessionOptions:
-    """Give options for a session among others: its threads rest when it has run, and leave the cores to the next."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
+    """Return session options; threads stop spinning after each run, so that the next session has the cores."""
+    options = ort_sessions.session_options(threads)
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
 
 
 def checked_providers(providers: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse a provider that this ONNX Runtime does not have: it would take another with no more than a warning."""
+    """Raise for a provider that this ONNX Runtime lacks: it would use another with only a warning."""
     for name in providers:
         if name not in (known := ort.get_available_providers()):
             raise InputError(f"this ONNX Runtime has no provider {name!r}: {did_you_mean(name, known)}")
-    return providers or DEFAULT
+    return providers or ort_sessions.CPU
 
 
 def bind(session: ort.InferenceSession, setup: Setup, device: str) -> Any:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rigl_compress.exporters.onnx_file import load_model
 from rigl_compress.exporters.restore import restore
 from rigl_compress.pipeline.bench.backends import Backend, Setup, needs, register_backend
-from rigl_compress.pipeline.bench.sources import Source
+from rigl_compress.pipeline.bench.bench_sources import Source
 
 Array = NDArray[Any]
 
@@ -26,7 +26,7 @@ class OpenVinoRunner:
         self.request.infer()
 
     def outputs(self) -> list[Array]:
-        """Give the outputs of the last run."""
+        """Return the outputs of the last run."""
         return [self.request.get_tensor(name).data.copy() for name in self.names]
 
 
@@ -35,7 +35,12 @@ def open_model(source: Source, setup: Setup) -> OpenVinoRunner:
     import openvino
 
     model = restore(load_model(source.path))
-    options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": setup.threads, "NUM_STREAMS": 1}
+    options = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": setup.threads,
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": "f32",  # processors with bfloat16 would round to it
+    }
     core = openvino.Core()
     request = core.compile_model(
         core.read_model(BytesIO(model.SerializeToString())), "CPU", options

@@ -2,17 +2,18 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.errors import InputError
+from rigl_compress.models.nested_tensors import tensors_in
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.pipeline.bench.backends import Backend, Setup, register_backend
-from rigl_compress.pipeline.bench.sources import Source
+from rigl_compress.pipeline.bench.bench_sources import Source
 
 Array = NDArray[Any]
 
@@ -23,17 +24,16 @@ class TorchRunner:
 
     network: Callable[..., Any]
     inputs: tuple[Tensor, ...]
-    latest: list[Tensor] = field(default_factory=list)
+    latest: Any = None
 
     def run(self) -> None:
         """Compute without gradients."""
         with torch.inference_mode():
-            found = self.network(*self.inputs)
-        self.latest = list(found) if isinstance(found, tuple | list) else [found]
+            self.latest = self.network(*self.inputs)
 
     def outputs(self) -> list[Array]:
-        """Give the outputs of the last run."""
-        return [each.numpy() for each in self.latest if isinstance(each, Tensor)]
+        """Return the outputs of the last run."""
+        return [each.numpy() for each in tensors_in(self.latest)]
 
 
 def open_network(source: Source, setup: Setup) -> TorchRunner:
@@ -49,7 +49,7 @@ def open_compiled(source: Source, setup: Setup) -> TorchRunner:
 
 def _network(source: Source, setup: Setup) -> nn.Module:
     if source.network is None:
-        raise InputError(f"{source.label} is an ONNX file, and torch runs networks: give the run folder instead")
+        raise InputError(f"{source.label} is an ONNX file, and torch runs networks: pass the run folder instead")
     torch.set_num_threads(setup.threads)  # of the whole process, like everything in torch
     return SparseModel.load(source.network).build().eval()
 

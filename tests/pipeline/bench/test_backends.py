@@ -7,11 +7,11 @@ import pytest
 import torch
 from tiny import Trainer
 
-from rigl_compress.models.errors import InputError
+from rigl_compress.core import registry
+from rigl_compress.core.errors import InputError
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.pipeline.bench import backends
-from rigl_compress.pipeline.bench.backends import Backend, Setup, all_backends, needs, usable_backend
-from rigl_compress.pipeline.bench.sources import Source, opened_sources
+from rigl_compress.pipeline.bench.backends import BACKENDS, Backend, Setup, needs, usable_backend
+from rigl_compress.pipeline.bench.bench_sources import Source, opened_sources
 from rigl_compress.pipeline.workspace import Run
 
 
@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, data_dir: Path) -> Run:
 
 
 def opened(name: str, source: Source, setup: Setup) -> list[np.ndarray]:
-    backend = all_backends()[name]
+    backend = BACKENDS[name]
     if reason := backend.missing():
         pytest.skip(reason)
     runner = backend.open(source, setup)
@@ -29,7 +29,7 @@ def opened(name: str, source: Source, setup: Setup) -> list[np.ndarray]:
     return runner.outputs()
 
 
-@pytest.mark.parametrize("name", all_backends())
+@pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what compilers say is theirs to mend
 def test_outputs_are_those_of_torch(name: str, run: Run) -> None:
     inputs = np.random.default_rng(0).random((3, 1, 28, 28), dtype=np.float32)
@@ -41,37 +41,38 @@ def test_outputs_are_those_of_torch(name: str, run: Run) -> None:
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", all_backends())
+@pytest.mark.parametrize("name", BACKENDS)
 def test_every_backend_says_what_it_is(name: str) -> None:
-    assert all_backends()[name].summary
+    assert BACKENDS[name].summary
 
 
 @pytest.mark.parametrize("name", ["torch", "torch-compile"])
 def test_torch_runs_networks_not_files(name: str, run: Run) -> None:
-    with opened_sources([run.path]) as (source,), pytest.raises(InputError, match="give the run folder instead"):
+    with opened_sources([run.path]) as (source,), pytest.raises(InputError, match="pass the run folder instead"):
         opened(name, Source("file", source.path), Setup({}))
 
 
 def test_a_backend_that_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = Backend(
-        "absent", "", needs("no_such_module", "pip install 'rigl-compress[absent]'"), all_backends()["torch"].open
+        "absent", "", needs("no_such_module", "pip install 'rigl-compress[absent]'"), BACKENDS["torch"].open
     )
-    monkeypatch.setattr(backends.BACKENDS, "_items", {**backends.BACKENDS._items, "absent": absent})
+    monkeypatch.setattr(BACKENDS, "_items", {**BACKENDS, "absent": absent})
     with pytest.raises(InputError, match=r"no_such_module is not installed: pip install 'rigl-compress\[absent\]'"):
         usable_backend("absent")
 
 
-def test_a_backend_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign = Backend("foreign", "from elsewhere", lambda: "", all_backends()["torch"].open)
+def test_a_backend_of_another_package(registries: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = Backend("foreign", "from elsewhere", lambda: "", BACKENDS["torch"].open)
 
     class Entry:
+        name = "foreign"
+
         def load(self) -> Backend:
             return foreign
 
-    monkeypatch.setattr(backends, "entry_points", lambda group: [Entry()] if group == backends.GROUP else [])
-    monkeypatch.setattr(backends.BACKENDS, "_items", dict(backends.BACKENDS._items))
-    backends._load_all.cache_clear()
-    assert all_backends()["foreign"] is foreign
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry()] if group == "rigl_compress.backends" else [])
+    monkeypatch.setattr(BACKENDS, "_entry_points_loaded", False)
+    assert BACKENDS["foreign"] is foreign
 
 
 def test_a_provider_that_is_not_there(run: Run) -> None:

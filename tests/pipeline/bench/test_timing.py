@@ -5,7 +5,7 @@ from time import sleep
 
 import pytest
 
-from rigl_compress.models.errors import InputError
+from rigl_compress.core.errors import InputError
 from rigl_compress.pipeline.bench.timing import TimingPlan, measure
 
 PLAN = TimingPlan(openings=3, rounds=4, warmup=2, sample=0.0)
@@ -31,8 +31,10 @@ class Counted:
 def test_candidates_take_turns() -> None:
     log: list[str] = []
     candidates = {name: Counted(name, log) for name in "abc"}
-    course = measure({name: each.open for name, each in candidates.items()}, PLAN)
-    assert {name: [len(each) for each in course.samples[name]] for name in "abc"} == {name: [4, 4, 4] for name in "abc"}
+    timings = measure({name: each.open for name, each in candidates.items()}, PLAN)
+    assert {name: [len(each) for each in timings.samples[name]] for name in "abc"} == {
+        name: [4, 4, 4] for name in "abc"
+    }
     assert [entry for entry in log if entry.startswith("open")] != ["open a", "open b", "open c"] * 3
     timed = [entry for entry in log if not entry.startswith("open")]
     warm = 3 * (2 + 1)  # of each opening: the warm-up, and a run that tells how long one is
@@ -55,10 +57,10 @@ def test_the_order_depends_on_the_seed_alone() -> None:
 def test_one_that_fails_is_left_out_and_the_others_go_on(fail_at: int) -> None:
     log: list[str] = []
     bad, good = Counted("bad", log, fail_at), Counted("good", log)
-    course = measure({"bad": bad.open, "good": good.open}, PLAN)
-    assert course.failures == {"bad": "RuntimeError: bad gave up"}
-    assert [len(each) for each in course.samples["good"]] == [4, 4, 4]
-    assert "bad" not in course.samples
+    timings = measure({"bad": bad.open, "good": good.open}, PLAN)
+    assert timings.failures == {"bad": "RuntimeError: bad gave up"}
+    assert [len(each) for each in timings.samples["good"]] == [4, 4, 4]
+    assert "bad" not in timings.samples
     assert bad.calls == fail_at
 
 
@@ -82,8 +84,8 @@ def test_short_runs_are_repeated() -> None:
 
 
 def test_the_time_is_bounded() -> None:
-    course = measure({"x": lambda: lambda: sleep(0.02)}, TimingPlan(openings=2, rounds=500, seconds=0.3))
-    assert [3 <= len(each) <= 8 for each in course.samples["x"]] == [True, True]
+    timings = measure({"x": lambda: lambda: sleep(0.02)}, TimingPlan(openings=2, rounds=500, seconds=0.3))
+    assert [3 <= len(each) <= 8 for each in timings.samples["x"]] == [True, True]
 
 
 def test_progress_is_told() -> None:

@@ -1,18 +1,22 @@
 """The stage `prune` and its command: files only on success, the same answers, and RigL+ for any network."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tiny import Cli, Trainer, untouched
 from torch import Tensor, nn
 
-from rigl_compress.models.networks import MODELS, all_models, register_model
+from rigl_compress.models.model_registry import MODELS, register_model
+from rigl_compress.models.prune_plan import LayerChange, PrunePlan
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.pipeline.prune import stage
-from rigl_compress.pipeline.prune.stage import living, prune_run, pruned_model
+from rigl_compress.pipeline.prune.stage import keep_removals, prune, prune_run, pruned_model, pruned_spec
 from rigl_compress.pipeline.workspace import Run
+from rigl_compress.pruning.removal import Removal
 
 
 class TinyConv(nn.Module):
@@ -32,7 +36,7 @@ class TinyConv(nn.Module):
 
 @pytest.fixture
 def _tiny_conv(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODELS, "_items", dict(all_models()._items))
+    monkeypatch.setattr(MODELS, "_items", dict(MODELS))
 
     @register_model("tiny-conv", input_shape=(1, 28, 28), classes=10)
     def tiny_conv(classes: int = 10, width: int = 12) -> nn.Module:
@@ -76,10 +80,10 @@ def test_the_pruned_network_is_saved_and_computes_the_same(cli: Cli, run: Run) -
 
 def test_what_the_report_says_is_what_training_said(run: Run) -> None:
     report = prune_run(run)["report"]
-    alive = run.result()["alive"]
-    assert report["architecture"].endswith(alive["architecture"])
-    assert report["after"]["bitmask_bytes"] == alive["bitmask_bytes"]
-    assert report["after"]["flops"] == 1000 * alive["kflops"]
+    pruned = run.result()["pruned"]
+    assert report["architecture"].endswith(pruned["architecture"])
+    assert report["after"]["bitmask_bytes"] == pruned["bitmask_bytes"]
+    assert report["after"]["flops"] == 1000 * pruned["kflops"]
 
 
 def test_json(cli: Cli, run: Run) -> None:
@@ -94,7 +98,7 @@ def test_json(cli: Cli, run: Run) -> None:
         assert list(content["report"][size]) == ["parameters", "nonzeros", "flops", "dense_flops", "bitmask_bytes"]
     assert list(content["plan"]) == ["format", "changes", "sizes", "notes", "inputs"]
     assert list(content["plan"]["changes"][0]) == [
-        *("layer", "inputs", "outputs", "removed_inputs", "removed_outputs", "selects", "new_bias"),
+        *("layer", "inputs", "outputs", "removed_inputs", "removed_outputs", "selects", "new_bias", "heads"),
     ]
 
 
@@ -102,12 +106,12 @@ def test_a_dry_run_writes_nothing(cli: Cli, run: Run) -> None:
     with untouched(run.path):
         done = cli("prune", run.path, "--dry-run")
     assert done.code == 0
-    assert "nothing was written" in done.out
+    assert "nothing written" in done.out
     assert not run.pruned_file.exists()
 
 
 def test_nothing_is_written_unless_everything_succeeds(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("environment", "prune_dead_neurons", "write_json"):
+    for name in ("environment", "pruned_model", "write_json"):
         with monkeypatch.context() as patch:
             patch.setattr(stage, name, fail)
             with untouched(run.path), pytest.raises(RuntimeError):
@@ -128,9 +132,61 @@ def test_pruning_twice_gives_the_same(cli: Cli, run: Run) -> None:
 def test_a_pruned_network_has_nothing_left_to_prune(run: Run) -> None:
     prune_run(run)
     small = SparseModel.load(run.pruned_file)
-    again, pruned = pruned_model(small)
+    pruned = prune(small)
     assert not pruned.plan
+    again = pruned_model(small, pruned)
     assert again.build().state_dict().keys() == small.build().state_dict().keys()
+
+
+# The removals that training keeps
+
+
+def test_kept_removals_give_the_network_that_an_analysis_gives(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.removals_file.rename(run.path / "aside.json")
+    analysed = prune_run(run)
+    expected = run.pruned_file.read_bytes()
+    (run.path / "aside.json").rename(run.removals_file)
+    monkeypatch.setattr(stage, "prune_dead_neurons", fail)
+    repeated = prune_run(run)
+    assert run.pruned_file.read_bytes() == expected
+    assert {key: repeated[key] for key in ("report", "plan")} == {key: analysed[key] for key in ("report", "plan")}
+
+
+def test_removals_of_other_weights_are_not_repeated(trainer: Trainer, run: Run) -> None:
+    other = trainer("sparsity.sparsity=0.97", "train.epochs=1", "seed=1", run="other")
+    expected = prune_run(run)["plan"]
+    run.removals_file.write_bytes(other.removals_file.read_bytes())
+    assert prune_run(run)["plan"] == expected
+    check_same_answers(run)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content["removals"][0]["plan"]["changes"][0].update(layer="fc9"),
+        lambda content: content["removals"][0]["plan"]["changes"][1].update(removed_inputs=[0, 1, 2]),
+        lambda content: content["removals"][0]["folds"].append({"layer": "fc1", "inputs": [1], "factors": []}),
+        lambda content: content["removals"][0].update(folds=7),
+        lambda content: content.update(removals=[7]),
+        lambda content: content.pop("removals"),
+    ],
+)
+def test_damaged_removals_are_found_anew(run: Run, change: Callable[[dict[str, Any]], None]) -> None:
+    expected = prune_run(run)["plan"]
+    content = json.loads(run.removals_file.read_text())
+    change(content)
+    run.removals_file.write_text(json.dumps(content))
+    assert prune_run(run)["plan"] == expected
+    check_same_answers(run)
+
+
+def test_a_removal_that_would_change_the_outputs_is_not_repeated(run: Run) -> None:
+    """Its hash is right and its sizes fit: only the comparison of the outputs shows it."""
+    expected = prune_run(run)["plan"]
+    changes = [LayerChange("fc1", 784, 24, removed_outputs=(0, 1)), LayerChange("fc2", 24, 16, removed_inputs=(0, 1))]
+    keep_removals(run, [Removal(PrunePlan(tuple(changes), inputs=1))])
+    assert prune_run(run)["plan"] == expected
+    check_same_answers(run)
 
 
 @pytest.mark.parametrize("content", ["nothing", "recipe"])
@@ -143,7 +199,7 @@ def test_no_run_or_not_finished(cli: Cli, tmp_path: Path, run: Run, content: str
         done = cli("prune", folder)
     assert (done.code, done.out) == (2, "")
     assert len(done.err.strip().splitlines()) == 1
-    assert ("train --run" if content == "recipe" else "rigl-compress train") in done.err
+    assert ("train --resume" if content == "recipe" else "rigl-compress train") in done.err
 
 
 # Networks other than perceptrons
@@ -164,9 +220,9 @@ def test_a_convolutional_network_with_sizes_in_its_code(cli: Cli, trainer: Train
 @pytest.mark.usefixtures("_tiny_conv")
 def test_rigl_plus_trains_what_is_left_of_a_convolutional_network(cli: Cli, trainer: Trainer) -> None:
     earlier = trainer(*CONV, run="earlier")
-    start = (f"start.run='{earlier.path}'", "start.architecture=alive")
+    start = (f"start.run='{earlier.path}'", "start.architecture=pruned")
     plus = trainer(*start, "sparsity.sparsity=0.5", "train.epochs=2", run="plus")
-    spec = living(earlier.model())
+    spec = pruned_spec(earlier)
     assert plus.model().spec == spec
     assert {name: weight.shape for name, weight in plus.model().weights.items()} == {
         name: tensor.shape for name, tensor in spec.build().state_dict().items()
@@ -180,7 +236,7 @@ def test_rigl_plus_trains_what_is_left_of_a_convolutional_network(cli: Cli, trai
 def test_rigl_plus_resumes(trainer: Trainer) -> None:
     """What is rebuilt from the plan is the same at every start."""
     earlier = trainer(*CONV, run="earlier")
-    start = (f"start.run='{earlier.path}'", "start.architecture=alive", "sparsity.sparsity=0.5")
+    start = (f"start.run='{earlier.path}'", "start.architecture=pruned", "sparsity.sparsity=0.5")
     whole = trainer(*start, "train.epochs=2", run="whole")
     again = trainer(*start, "train.epochs=2", run="whole", resume=True)
     assert again.model().spec == whole.model().spec

@@ -10,20 +10,36 @@ import torch
 from exactness import answers, difference, other_inputs, prune_dead_neurons, pruned_exactly, random_topology, randomize
 from prunable import NETWORKS
 
-from rigl_compress.exporters import selection
-from rigl_compress.exporters.export import export_onnx
-from rigl_compress.exporters.graph import as_inputs
-from rigl_compress.exporters.selection import Reading, read_cheaply
-from rigl_compress.exporters.trials import named_inputs
-from rigl_compress.models.resize import Selecting
-from rigl_compress.pipeline.prune.surgery import Pruned
-from rigl_compress.runtime.library import why_not
+from rigl_compress.exporters import input_selection as selection
+from rigl_compress.exporters.input_selection import InputSelection, choose_selections
+from rigl_compress.exporters.onnx_export import export_onnx
+from rigl_compress.exporters.reference_outputs import named_inputs
+from rigl_compress.models.layer_resizing import Selecting
+from rigl_compress.models.nested_tensors import as_inputs
+from rigl_compress.pruning.dead_neurons import Pruned
+from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.rewrite import DOMAIN, rewrite
 from rigl_compress.runtime.session import register
 
+MORE = (
+    *("transposed-depthwise", "volume-max", "decoder-unflatten", "pixel-shuffle", "slice-stepped", "slice-narrow"),
+    *("shuffle-layer", "glu", "group-norm-3-of-6", "input-joined-image"),
+)
+
 
 @pytest.mark.parametrize(
-    "name", ["mlp-ReLU", "cnn-padded", "grouped", "split-chunk", "squeeze-excite-view", "gru-flat"]
+    "name",
+    [
+        *("mlp-ReLU", "cnn-padded", "grouped", "split-chunk", "squeeze-excite-view", "gru-flat"),
+        *(
+            "gru-deep-both-ways-sequence",
+            "lstm-deep-both-ways-last",
+            "rnn-relu-deep-sequence",
+            "lstm-one-encoder-decoder",
+        ),
+        *("gru-deep-both-ways-encoder-decoder", "transposed-1d", "shufflenet-v2"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in MORE),
+    ],
 )
 def test_a_pruned_network_is_exported(name: str, tmp_path: Path) -> None:
     """The export compares the outputs itself, for a batch of another size too."""
@@ -50,7 +66,7 @@ def pruned_network(name: str, seed: int = 4) -> Pruned:
 READS = {
     "all": lambda reading: torch.arange(reading.total),
     "a run": lambda reading: torch.arange(int(reading.kept[0]), int(reading.kept[-1]) + 1),
-    "what is cheapest": selection.best_read,
+    "what is cheapest": selection.fastest_inputs,
 }
 
 
@@ -63,9 +79,9 @@ def test_reading_inputs_that_nothing_needs_changes_nothing(name: str, monkeypatc
     inputs = other_inputs(example, 1)
     expected = answers(pruned.model, inputs)
     for read in READS.values():
-        monkeypatch.setattr(selection, "best_read", read)
+        monkeypatch.setattr(selection, "fastest_inputs", read)
         fast = deepcopy(pruned.model).eval()
-        read_cheaply(fast, as_inputs(example))
+        choose_selections(fast, as_inputs(example))
         assert difference(expected, answers(fast, inputs)) < 1e-5
 
 
@@ -74,11 +90,11 @@ def test_some_networks_lose_inputs() -> None:
     assert any(change.selects for name in ("mlp-ReLU", "cnn-padded") for change in pruned_network(name).plan.changes)
 
 
-def _kept(reading: Reading) -> torch.Tensor:
+def _kept(reading: InputSelection) -> torch.Tensor:
     return reading.kept
 
 
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
 @pytest.mark.parametrize("name", ["mlp-ReLU", "cnn-padded"])
 @pytest.mark.parametrize("picks", [False, True])
 def test_both_targets_give_what_the_pruned_network_gives(
@@ -86,7 +102,7 @@ def test_both_targets_give_what_the_pruned_network_gives(
 ) -> None:
     """Also where a selection is in the file: for our operators it is folded into the weights."""
     if picks:
-        monkeypatch.setattr(selection, "best_read", _kept)
+        monkeypatch.setattr(selection, "fastest_inputs", _kept)
     pruned, example = pruned_network(name), NETWORKS[name].example()
     exported = export_onnx(pruned.model, example, tmp_path / "small.onnx")
     rewritten = rewrite(onnx.load(exported.path), lambda *_: True).model

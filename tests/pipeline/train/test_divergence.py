@@ -10,7 +10,7 @@ import torch
 from tiny import Trainer
 from torch import Tensor, nn
 
-from rigl_compress.models.artifacts import load_artifact, write_json
+from rigl_compress.core.artifacts import load_artifact, write_json
 from rigl_compress.pipeline.train import stage
 from rigl_compress.pipeline.train.losses import PATIENCE, DivergedError, Losses, check_finite
 from rigl_compress.pipeline.workspace import Run
@@ -119,7 +119,7 @@ def test_a_run_that_explodes_in_its_very_last_step_is_no_result(trainer: Trainer
 def test_the_command_line_says_it_in_one_sentence(cli: tiny.Cli, tmp_path: Path, data_dir: Path) -> None:
     file = tmp_path / "tiny.toml"
     file.write_text(tiny.RECIPE)
-    words = f"train --recipe {file} --run {tmp_path / 'run'} --data-dir {data_dir} --set learning_rate.peak=1e30"
+    words = f"train --recipe {file} -o {tmp_path / 'run'} --data-dir {data_dir} --set learning_rate.peak=1e30"
     said = cli(*words.split())
     assert said.code == 2
     assert "diverged" in said.err

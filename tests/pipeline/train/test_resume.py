@@ -18,8 +18,8 @@ import tiny
 import torch
 from tiny import Cli, StoppedError, Trainer, stop_at, untouched
 
-from rigl_compress.models.errors import InputError
-from rigl_compress.pipeline.train import loop
+from rigl_compress.core.errors import InputError
+from rigl_compress.pipeline.train import training_loop as loop
 from rigl_compress.pipeline.workspace import Run
 
 MIDDLE = 2 * tiny.STEPS_PER_EPOCH + 7  # an iteration in the third of four epochs
@@ -33,7 +33,7 @@ def every_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def assert_same_run(one: Run, other: Run) -> None:
     tiny.assert_same_model(one.model(), other.model())
-    assert one.topology("begin") == other.topology("begin")
+    assert one.topology("start") == other.topology("start")
     assert one.topology("end") == other.topology("end")
     assert tiny.metrics_of(one) == tiny.metrics_of(other)
     different = {"seconds", "command", "environment"}
@@ -124,9 +124,9 @@ def crash_at_write(monkeypatch: pytest.MonkeyPatch, number: int, *, before: bool
     monkeypatch.setattr(Path, "replace", replace)
 
 
-# recipe, begin, topology-begin, metrics, checkpoint, checkpoint, topology-end, model, result
+# recipe, initial, topology-start, metrics, checkpoint, checkpoint, topology-end, model, removals, result
 @pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("number", range(2, 10))
+@pytest.mark.parametrize("number", range(2, 11))
 def test_between_any_two_writes(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, number: int, before: bool) -> None:
     whole = trainer("train.epochs=2", run="whole")
     with monkeypatch.context() as patch:
@@ -163,12 +163,12 @@ def damaged(run: Run) -> None:
 
 
 def foreign(run: Run) -> None:
-    run.topology("begin").save(run.checkpoint_file)
+    run.topology("start").save(run.checkpoint_file)
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
-    [(damaged, "the file is missing or damaged: make it again"), (foreign, "holds a 'topology', not a 'checkpoint'")],
+    [(damaged, "the file is missing or damaged: create it again"), (foreign, "holds a 'topology', not a 'checkpoint'")],
 )
 def test_a_spoilt_checkpoint(trainer: Trainer, spoil: Callable[[Run], None], message: str) -> None:
     run = trainer("train.epochs=1")
@@ -184,7 +184,7 @@ def test_a_checkpoint_of_another_model(trainer: Trainer, other: str) -> None:
     run.checkpoint_file.write_bytes(another.checkpoint_file.read_bytes())
     with untouched(run.path), pytest.raises(InputError, match="another model's weights") as caught:
         trainer("train.epochs=1", resume=True)
-    assert "put the run's own checkpoint back, or train anew with overwrite=True" in str(caught.value)
+    assert "restore the run's checkpoint, or train again with overwrite=True" in str(caught.value)
 
 
 def test_nothing_to_resume(trainer: Trainer) -> None:
@@ -208,12 +208,12 @@ def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[Any]") ->
 
 
 def test_a_killed_process(trainer: Trainer, tmp_path: Path, cli: Cli) -> None:
-    """SIGKILL at a random moment, then `rigl-compress train --run … --resume`."""
+    """SIGKILL at a random moment, then `rigl-compress train --resume …`."""
     epochs = 40
     path = tmp_path / "tiny.toml"
     path.write_text(tiny.recipe(f"train.epochs={epochs}").to_toml())
     run = Run(tmp_path / "killed")
-    arguments = ["train", "--recipe", path, "--run", run.path, "--data-dir", trainer.data_dir, "--device", "cpu"]
+    arguments = ["train", "--recipe", path, "-o", run.path, "--data-dir", trainer.data_dir, "--device", "cpu"]
     script = "from rigl_compress.cli.main import main; main()"
     process = subprocess.Popen(
         [sys.executable, "-c", script, *map(str, arguments), "--threads", "1"],
@@ -229,7 +229,7 @@ def test_a_killed_process(trainer: Trainer, tmp_path: Path, cli: Cli) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert not run.result_file.exists()
-    done = cli("train", "--run", run.path, "--resume", "--data-dir", trainer.data_dir, "--device", "cpu", "--json")
+    done = cli("train", "--resume", run.path, "--data-dir", trainer.data_dir, "--device", "cpu", "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out) == run.result()
     assert_same_run(run, trainer(f"train.epochs={epochs}", run="whole"))

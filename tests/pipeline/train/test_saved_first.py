@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,12 +12,13 @@ import torch
 from tiny import Trainer
 from torch import Tensor, nn
 
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.networks import ModelSpec
-from rigl_compress.pipeline.flops import recipe_flops
-from rigl_compress.pipeline.train import stage, summary
-from rigl_compress.pipeline.train.methods import METHODS
+from rigl_compress.core.errors import InputError
+from rigl_compress.models.model_registry import ModelSpec
+from rigl_compress.pipeline.recipe_flops import recipe_flops
+from rigl_compress.pipeline.train import stage
+from rigl_compress.pipeline.train import training_summary as summary
 from rigl_compress.pipeline.workspace import Run
+from rigl_compress.sparsity.methods import METHODS
 
 
 class StochasticDepth(nn.Module):
@@ -58,7 +60,7 @@ def own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_people_s_networks_are_trained_and_counted_without_meta(trainer: Trainer, own: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        here = stage.Circumstances("cpu", trainer.data_dir, say=lambda _: None)  # a layer may be left out at an update
+        here = stage.RunEnvironment("cpu", trainer.data_dir, log=lambda _: None)  # a layer may be left out at an update
         stage.train(tiny.recipe("model={}", f"model.name={own}", "train.epochs=1"), trainer.root / "run", here)
     run = Run.open(trainer.root / "run")
     result = run.result()
@@ -80,25 +82,25 @@ def test_our_networks_are_counted_without_memory() -> None:
 
 
 def test_a_method_without_a_cost_does_not_lose_the_training(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS._items, "mine", METHODS["set"])
+    monkeypatch.setitem(METHODS._items, "mine", replace(METHODS["set"], name="mine", cost=None))
     run = trainer("sparsity.method=mine", "train.epochs=1")
     result = run.result()
     assert result["training_gflops"] is None
-    assert "method with a cost" in result["not_counted"]["training_gflops"]
+    assert "method 'mine' has no training cost" in result["not_counted"]["training_gflops"]
     assert result["inference_flops"]["sparse"] > 0
     run.model().build()
 
 
-@pytest.mark.parametrize("part", ["inference_flops", "alive"])
+@pytest.mark.parametrize("part", ["inference_flops", "pruned"])
 def test_whatever_fails_is_said_and_the_rest_is_there(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("no luck\ntoday")
 
-    monkeypatch.setattr(summary, {"inference_flops": "count_flops", "alive": "alive"}[part], fails)
+    monkeypatch.setattr(*{"inference_flops": (summary, "count_flops"), "pruned": (stage, "prune")}[part], fails)
     said: list[str] = []
-    here = stage.Circumstances("cpu", trainer.data_dir, say=said.append)
+    here = stage.RunEnvironment("cpu", trainer.data_dir, log=said.append)
     stage.train(tiny.recipe("train.epochs=1"), trainer.root / "run", here)
     result = Run.open(trainer.root / "run").result()
     assert result[part] is None
@@ -124,10 +126,10 @@ def test_the_command_line_shows_what_was_not_counted(
     def fails(*_: object) -> None:
         raise InputError("it has no neurons")
 
-    monkeypatch.setattr(summary, "alive", fails)
+    monkeypatch.setattr(stage, "prune", fails)
     monkeypatch.setattr(summary, "count_flops", fails)
     (tmp_path / "tiny.toml").write_text(tiny.RECIPE)
-    words = f"train --recipe {tmp_path / 'tiny.toml'} --run {tmp_path / 'run'} --data-dir {data_dir}"
+    words = f"train --recipe {tmp_path / 'tiny.toml'} -o {tmp_path / 'run'} --data-dir {data_dir}"
     said = cli(*words.split(), "--set", "train.epochs=1")
     assert said.code == 0, said.err
     assert "inference_flops was not counted: it has no neurons" in said.err

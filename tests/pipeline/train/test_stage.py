@@ -8,28 +8,29 @@ import tiny
 import torch
 from tiny import Trainer, untouched
 
-from rigl_compress.models.errors import InputError
-from rigl_compress.models.layers import sparse_parameters
+from rigl_compress.core.errors import InputError
 from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.models.topology import connections
-from rigl_compress.pipeline.train.data.load import load_dataset
-from rigl_compress.pipeline.train.methods import METHODS
-from rigl_compress.pipeline.train.metrics import error_rate
-from rigl_compress.pipeline.train.narrow import parameter_count
+from rigl_compress.pipeline.data.load_dataset import load_dataset
+from rigl_compress.pipeline.metrics import METRICS, evaluate
+from rigl_compress.pipeline.train.small_dense import parameter_count
 from rigl_compress.pipeline.train.stage import find_device
 from rigl_compress.pipeline.workspace import Run
+from rigl_compress.sparsity.methods import METHODS
 
 CONNECTIONS = [
-    name for name, method in METHODS.items() if method.gating is None and name not in ("lottery", "small-dense")
+    name for name, method in METHODS.items() if method.gating is None and not (method.needs_topology or method.narrow)
 ]
 FILES = {
     "recipe.toml",
     "metrics.jsonl",
     "checkpoint.safetensors",
-    "begin.safetensors",
+    "initial.safetensors",
     "model.safetensors",
-    "topology-begin.safetensors",
+    "topology-start.safetensors",
     "topology-end.safetensors",
+    "removals.json",
     "result.json",
 }
 
@@ -50,6 +51,8 @@ def test_metrics_have_a_line_per_epoch(trainer: Trainer) -> None:
         "learning_rate",
         "train_loss",
         "changed",
+        "dropped",
+        "grown",
         "error",
         "best_error",
         "sparsity",
@@ -63,7 +66,7 @@ def test_the_result(trainer: Trainer) -> None:
     result = run.result()
     assert result.keys() >= {
         "format", "metric", "final_error", "best_error", "data", "seconds", "method", "sparsity", "steps", "updates",
-        "inference_flops", "training_gflops", "alive", "command", "seed", "recipe", "environment",
+        "inference_flops", "training_gflops", "pruned", "command", "seed", "recipe", "environment",
     }  # fmt: skip
     assert {"date", "cpu", "cores", "python", "versions", "threads", "device"} <= result["environment"].keys()
     last = list(run.metrics())[-1]
@@ -79,12 +82,12 @@ def test_the_result(trainer: Trainer) -> None:
 def test_the_model_is_the_one_that_was_tested(trainer: Trainer) -> None:
     run = trainer()
     data = load_dataset("mnist", trainer.data_dir, fetch=False)
-    assert error_rate(run.model().build(), data.test) == run.result()["final_error"]
+    assert evaluate(METRICS["error"], run.model().build(), data.test, batch=1000) == run.result()["final_error"]
 
 
 def test_topologies_at_begin_and_end(trainer: Trainer) -> None:
     run = trainer()
-    begin, end = run.topology("begin"), run.topology("end")
+    begin, end = run.topology("start"), run.topology("end")
     assert end == run.model().topology
     assert [layer.active for layer in begin.layers] == [layer.active for layer in end.layers]
     assert 0 < end.changed(begin) < end.active
@@ -94,12 +97,12 @@ def test_topologies_at_begin_and_end(trainer: Trainer) -> None:
 
 def test_a_topology_that_does_not_change_stays(trainer: Trainer) -> None:
     run = trainer("sparsity.method=static", "train.epochs=1")
-    assert run.topology("begin") == run.topology("end")
+    assert run.topology("start") == run.topology("end")
 
 
 def test_begin_holds_all_initial_weights(trainer: Trainer) -> None:
     run = trainer("init.weights=glorot-uniform", "train.epochs=1")
-    begin = SparseModel.load(run.begin_file)
+    begin = SparseModel.load(run.initial_file)
     assert begin.topology.sparsity == 0
     assert all((begin.weights[name] != 0).all() for name in begin.topology)
     torch.manual_seed(0)
@@ -152,7 +155,8 @@ def test_holding_out_tests_on_training_samples(trainer: Trainer) -> None:
     run = trainer("data.holdout=60", "train.epochs=1")
     assert run.model().step == (tiny.TRAIN - 60) // tiny.BATCH - run.result()["updates"]
     data = load_dataset("mnist", trainer.data_dir, fetch=False)
-    assert error_rate(run.model().build(), data.train[tiny.TRAIN - 60 :]) == run.result()["final_error"]
+    held_out = data.train[tiny.TRAIN - 60 :]
+    assert evaluate(METRICS["error"], run.model().build(), held_out, batch=60) == run.result()["final_error"]
     assert "tested on the last 60 training samples, held out" in run.result()["data"]
 
 
@@ -170,8 +174,8 @@ def test_a_lottery_ticket_is_the_end_topology_with_the_initial_weights(trainer: 
     ticket = trainer(
         "sparsity.method=lottery", "train.epochs=1", f"init.sparse_power={power}", "seed=7", *start, run="ticket"
     )
-    assert ticket.topology("begin") == ticket.topology("end") == earlier.topology("end")
-    initial, began = SparseModel.load(earlier.begin_file), SparseModel.load(ticket.begin_file)
+    assert ticket.topology("start") == ticket.topology("end") == earlier.topology("end")
+    initial, began = SparseModel.load(earlier.initial_file), SparseModel.load(ticket.initial_file)
     tiny.assert_same_tensors(began.weights, initial.weights)
 
 
@@ -180,7 +184,7 @@ def test_a_lottery_ticket_is_masked_before_the_first_step(trainer: Trainer) -> N
     earlier = trainer(run="earlier")
     start = [f"start.run='{earlier.path}'", "start.weights=initial", "start.topology=end"]
     ticket = trainer("sparsity.method=lottery", "learning_rate.peak=1e-30", *start, run="ticket").model()
-    initial = SparseModel.load(earlier.begin_file)
+    initial = SparseModel.load(earlier.initial_file)
     for name, mask in earlier.topology("end").items():
         assert torch.equal(ticket.weights[name], initial.weights[name] * mask)
 
@@ -195,8 +199,8 @@ def test_final_weights_go_on_where_the_earlier_run_ended(trainer: Trainer) -> No
 
 def test_rigl_plus_trains_what_was_alive(trainer: Trainer) -> None:
     earlier = trainer("sparsity.sparsity=0.97", run="earlier")
-    plus = trainer("sparsity.sparsity=0.5", f"start.run='{earlier.path}'", "start.architecture=alive", run="plus")
-    sizes = [int(size) for size in earlier.result()["alive"]["architecture"].split("-")]
+    plus = trainer("sparsity.sparsity=0.5", f"start.run='{earlier.path}'", "start.architecture=pruned", run="plus")
+    sizes = [int(size) for size in earlier.result()["pruned"]["architecture"].split("-")]
     assert sizes[0] < 784
     shapes = [tuple(mask.shape) for mask in plus.topology("end").values()]
     assert shapes == [(sizes[1], sizes[0]), (sizes[2], sizes[1]), (10, sizes[2])]
@@ -235,7 +239,7 @@ def refused(trainer: Trainer, *overrides: str) -> str:
         (["model.name=mpl"], "unknown model 'mpl': did you mean 'mlp'"),
         (["model.options.hiden=[3]"], "model 'mlp' has no option 'hiden': did you mean 'hidden'"),
         (["model.options.hidden=3"], "model 'mlp' cannot be built with hidden = 3"),
-        (["model.options.classes=7"], "gives 7 answers, mnist has 10 classes"),
+        (["model.options.classes=7"], "has 7 outputs, mnist has 10 classes"),
         (["model.options.inputs=100"], "model 'mlp' does not take inputs of shape (1, 28, 28)"),
         (["init.weights=glorot"], "unknown initializer 'glorot'"),
         (["optimizer.name=sdg"], "unknown optimizer 'sdg': did you mean 'sgd'"),
@@ -243,7 +247,7 @@ def refused(trainer: Trainer, *overrides: str) -> str:
         (["data.name=minst"], "unknown data set 'minst': did you mean 'mnist'"),
         (["data.holdout=300"], "cannot hold out 300 of 300 training samples"),
         (["train.batch=301"], "train.batch × train.accumulate is 301, but there are only 300 training samples"),
-        (["start.run=nowhere", "start.weights=final"], "nowhere does not exist: give a run folder"),
+        (["start.run=nowhere", "start.weights=final"], "nowhere does not exist: pass a run folder"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained(trainer: Trainer, overrides: list[str], message: str) -> None:
@@ -253,19 +257,20 @@ def test_what_cannot_be_trained(trainer: Trainer, overrides: list[str], message:
 def test_a_start_from_another_model(trainer: Trainer) -> None:
     earlier = trainer("train.epochs=1", run="earlier")
     start = f"start.run='{earlier.path}'"
-    assert "another model's weights" in refused(trainer, start, "start.weights=initial", "model.options.hidden=[5, 5]")
+    message = refused(trainer, start, "start.weights=initial", "model.options.hidden=[5, 5]")
+    assert "initial.safetensors: the weights do not fit the model (5 of another shape: fc1.weight is 24×784," in message
     assert "another model" in refused(trainer, start, "start.topology=end", "model.options.hidden=[5, 5]")
 
 
 def test_a_start_from_a_run_that_is_not_finished(trainer: Trainer) -> None:
     earlier = Run.create(trainer.root / "earlier", tiny.recipe())
     message = refused(trainer, f"start.run='{earlier.path}'", "start.weights=final")
-    assert message.endswith(f"is not finished: continue with `rigl-compress train --run {earlier.path} --resume`")
+    assert message.endswith(f"is not finished: resume with `rigl-compress train --resume {earlier.path}`")
 
 
 def test_a_start_from_itself(trainer: Trainer) -> None:
     run = trainer("train.epochs=1")
-    with untouched(trainer.root), pytest.raises(InputError, match="the folder of this very run"):
+    with untouched(trainer.root), pytest.raises(InputError, match="the folder of this run"):
         trainer("train.epochs=1", f"start.run='{run.path}'", "start.weights=initial", overwrite=True)
 
 
@@ -295,3 +300,12 @@ def test_the_data_is_found_by_the_folder_given(trainer: Trainer, tmp_path: Path)
     tiny.write_mnist(tmp_path / "other" / "mnist", train=100, test=50)
     run = Trainer(tmp_path, tmp_path / "other")("train.epochs=1")
     assert str(tmp_path / "other") in run.result()["data"]
+
+
+def test_an_existing_folder_is_refused_before_data_are_fetched(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer("train.epochs=1")
+    monkeypatch.setattr("rigl_compress.pipeline.train.stage.load_dataset", lambda *_, **__: pytest.fail("fetched"))
+    with pytest.raises(InputError, match="exists: choose another folder"):
+        trainer("train.epochs=1")

@@ -1,0 +1,1 @@
+"""The foundation: errors, registries, import by name, trust, atomic files. It imports no other part of the package."""

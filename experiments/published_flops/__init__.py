@@ -1,0 +1,1 @@
+"""The paper's tables: printed FLOPs beside those that its own convention computes."""

@@ -1,0 +1,177 @@
+"""Run trials in parallel, a process for each: one that fails or is killed does not affect the others."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from signal import Signals
+from time import monotonic
+from typing import Any, Protocol
+
+from rigl_compress.core.folder_lock import LOCK
+from rigl_compress.core.parent_process import end_with_parent
+from rigl_compress.experiments.trials import Trial
+from rigl_compress.pipeline.metrics import metric_of
+from rigl_compress.pipeline.train.progress import Listener, Progress
+
+INTERVAL = 0.2  # seconds between two progress messages of a trial
+_start_process = get_context("spawn").Process
+
+
+class Work(Protocol):
+    """What runs for a trial, in its own process unless it is done already; returns the result."""
+
+    def __call__(self, trial: Trial, listener: Listener, /) -> dict[str, Any]:
+        """Run a trial."""
+
+    def done(self, trial: Trial, /) -> bool:
+        """Check whether nothing is left to run."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a trial: its result, or the reason for its failure."""
+
+    trial: Trial
+    result: Mapping[str, Any] | None = None
+    failure: str = ""
+
+    def __str__(self) -> str:
+        """Summarize in a line."""
+        if self.result is None:
+            return f"{self.trial.name}: failed, {self.failure}"
+        metric = metric_of(self.result)
+        final, best = map(metric.show, metric.final_and_best(self.result))
+        return f"{self.trial.name}: {metric.title} {final}, best {best}"
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Callbacks: when a trial starts, as it progresses, when it has finished, and as its network is benchmarked."""
+
+    started: Callable[[Trial], None] = lambda _: None
+    progressed: Callable[[Trial, Progress], None] = lambda *_: None
+    finished: Callable[[Outcome], None] = lambda _: None
+    benched: Callable[[str, int, int], None] = lambda *_: None
+
+
+@dataclass
+class Schedule:
+    """The trials that wait, those that run, and the outcomes so far."""
+
+    waiting: list[Trial]
+    running: dict[Connection, tuple[Trial, Any]] = field(default_factory=dict)
+    outcomes: dict[tuple[str, int], Outcome] = field(default_factory=dict)
+
+
+def run_all(trials: Sequence[Trial], work: Work, jobs: int, listeners: Listeners) -> list[Outcome]:
+    """Run the trials, `jobs` at a time. A trial that starts from another waits for it, and fails if that one fails."""
+    schedule = Schedule([])
+    for trial in trials:
+        if work.done(trial):
+            _remove_stale_lock(trial)
+            _record(schedule, Outcome(trial, trial.run.result()), listeners)
+        else:
+            schedule.waiting.append(trial)
+    try:
+        while schedule.waiting or schedule.running:
+            _advance(schedule, work, jobs, listeners)
+    finally:  # after Ctrl-C too: no process is left
+        for _, process in schedule.running.values():
+            process.terminate()
+        for _, process in schedule.running.values():
+            process.join()
+    return [schedule.outcomes[trial.key] for trial in trials]
+
+
+def _remove_stale_lock(trial: Trial) -> None:
+    """Remove the lock file of a finished trial whose process was killed before it could."""
+    if (trial.path / LOCK).exists():
+        with trial.run.locked():
+            pass
+
+
+def _advance(schedule: Schedule, work: Work, jobs: int, listeners: Listeners) -> None:
+    """Start the trials that can run, and wait for a message from one that does."""
+    for outcome in _blocked(schedule):
+        _record(schedule, outcome, listeners)
+    for trial in _ready(schedule)[: jobs - len(schedule.running)]:
+        schedule.waiting.remove(trial)
+        schedule.running |= [_start(trial, work)]
+        listeners.started(trial)
+    for connection in wait(list(schedule.running)) if schedule.running else ():
+        assert isinstance(connection, Connection)
+        _receive(connection, schedule, listeners)
+
+
+def _ready(schedule: Schedule) -> list[Trial]:
+    return [trial for trial in schedule.waiting if trial.needs is None or trial.needs in schedule.outcomes]
+
+
+def _blocked(schedule: Schedule) -> Iterator[Outcome]:
+    """Yield a failure for each trial that starts, directly or through others, from one that failed."""
+    while lost := [trial for trial in _ready(schedule) if trial.needs and schedule.outcomes[trial.needs].failure]:
+        for trial in lost:
+            schedule.waiting.remove(trial)
+            yield Outcome(trial, failure=f"{trial.row.after}, seed {trial.seed}, which it starts from, failed")
+
+
+def _record(schedule: Schedule, outcome: Outcome, listeners: Listeners) -> None:
+    schedule.outcomes[outcome.trial.key] = outcome
+    listeners.finished(outcome)
+
+
+def _start(trial: Trial, work: Work) -> tuple[Connection, tuple[Trial, Any]]:
+    ours, theirs = get_context("spawn").Pipe(duplex=False)
+    process = _start_process(target=_run_trial, args=(trial, work, theirs))
+    process.start()
+    theirs.close()  # so that the end of the process closes the pipe, whatever the cause
+    return ours, (trial, process)
+
+
+def _run_trial(trial: Trial, work: Work, connection: Connection) -> None:
+    """Run a trial in this process and send progress and outcome; a parent that no longer receives is no error."""
+    end_with_parent()
+    last = 0.0
+
+    def report(progress: Progress) -> None:
+        nonlocal last
+        if monotonic() - last >= INTERVAL or progress.iteration == progress.iterations:
+            last = monotonic()
+            connection.send(progress)
+
+    with suppress(KeyboardInterrupt, BrokenPipeError):
+        try:
+            found = Outcome(trial, work(trial, report))
+        except Exception as error:  # one failed trial does not lose the others; the table has its reason
+            found = Outcome(trial, failure=" ".join(f"{type(error).__name__}: {error}".split()))
+        connection.send(found)
+    connection.close()
+
+
+def _receive(connection: Connection, schedule: Schedule, listeners: Listeners) -> None:
+    trial, process = schedule.running[connection]
+    try:
+        message = connection.recv()
+    except (EOFError, OSError):
+        process.join()
+        message = Outcome(trial, failure=_exit_reason(process.exitcode))
+    if isinstance(message, Progress):
+        listeners.progressed(trial, message)
+        return
+    process.join()
+    connection.close()
+    del schedule.running[connection]
+    _record(schedule, message, listeners)
+
+
+def _exit_reason(code: int | None) -> str:
+    """Explain why a process ended without an outcome.
+
+    >>> _exit_reason(-9), _exit_reason(3)
+    ('its process was ended by SIGKILL: possibly out of memory, try fewer --jobs', 'its process ended with code 3')
+    """
+    if code is not None and code < 0:
+        return f"its process was ended by {Signals(-code).name}: possibly out of memory, try fewer --jobs"
+    return f"its process ended with code {code}"

@@ -1,0 +1,146 @@
+"""Networks of transformers by name or folder: `hf:google/vit-base-patch16-224`, `hf:folder`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.core.trust import code_is_trusted
+from rigl_compress.models.libraries.huggingface_configs import changed, config_at, config_of, saved, without_output
+from rigl_compress.models.libraries.huggingface_outputs import images, returns_tensor, tokens
+from rigl_compress.models.libraries.library_imports import optional_package, warn_of_random
+from rigl_compress.models.model_registry import Network, Options
+
+_OWN = ("config", "num_labels", "pretrained", "task")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a network answers: the class of transformers that builds it, and the field of its outputs."""
+
+    auto: str
+    output: str = "logits"
+    has_classes: bool = True
+
+
+TASKS = {
+    "image-classification": Task("AutoModelForImageClassification"),
+    "text-classification": Task("AutoModelForSequenceClassification"),
+    "masked-lm": Task("AutoModelForMaskedLM", has_classes=False),
+    "features": Task("AutoModel", "last_hidden_state", has_classes=False),
+}
+_ENDINGS = {
+    "ForImageClassification": "image-classification",
+    "ForSequenceClassification": "text-classification",
+    "ForMaskedLM": "masked-lm",
+}
+
+
+def network(name: str) -> Network:
+    """Return a network of transformers. Options: `task`, `pretrained`, `num_labels`, fields of its configuration."""
+
+    def build(**options: Any) -> nn.Module:
+        return _Source(name, options).build()
+
+    def load(**options: Any) -> nn.Module:
+        return _Source(name, options).load()
+
+    def given(options: Options) -> Network:
+        return _Source(name, options).network(build, load)
+
+    return Network(
+        f"hf:{name}",
+        build,
+        library="transformers",
+        load=load,
+        loads=_asks_for_weights,
+        given=given,
+        complete=lambda options: _Source(name, options).options,
+        needs=("config", "task"),
+    )
+
+
+def _asks_for_weights(options: Options) -> bool:
+    return bool(options.get("pretrained", True))
+
+
+class _Source:
+    """A name and the options of a recipe, or of a saved network, which have the whole configuration."""
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name, self.what, self._options = name, f"model {f'hf:{name}'!r}", options
+        self._library = optional_package("transformers", self.what, "huggingface")
+        table = options.get("config")
+        config = config_at(name, self.what) if table is None else config_of(table, name, self.what)
+        self.task_name = _task(options.get("task"), config, self.what)
+        self.task = TASKS[self.task_name]
+        own = {key: value for key, value in options.items() if key not in _OWN}
+        self.config = changed(config, own, options.get("num_labels"), self.what)
+
+    @property
+    def options(self) -> Options:
+        """Options by which the network is built without its folder, or the network."""
+        pretrained = _asks_for_weights(self._options)
+        return {"task": self.task_name, "pretrained": pretrained, "config": saved(self.config)}
+
+    def network(self, build: Any, load: Any) -> Network:
+        """The network as these options make it."""
+        seen = "num_labels" if self.task.has_classes and "config" not in self._options else ""
+        side, channels = getattr(self.config, "image_size", None), getattr(self.config, "num_channels", 3)
+        sides = (side, side) if isinstance(side, int) else tuple(side or ())
+        return Network(
+            f"hf:{self.name}",
+            build,
+            input_shape=(channels, *sides) if self._sees_images and sides else None,
+            vocabulary=None if self._sees_images else self.config.vocab_size,
+            classes_option=seen,
+            library="transformers",
+            load=load,
+            loads=_asks_for_weights,
+        )
+
+    @property
+    def _sees_images(self) -> bool:
+        return getattr(self.config, "vocab_size", None) is None
+
+    def build(self) -> nn.Module:
+        """Build the network with random weights."""
+        auto = getattr(self._library, self.task.auto)
+        return self._adapted(auto.from_config(self.config, dtype=torch.float32, trust_remote_code=code_is_trusted()))
+
+    def load(self) -> nn.Module:
+        """Build the network with the weights of its folder or page: safetensors, never pickle."""
+        auto = getattr(self._library, self.task.auto)
+        with without_output(self._library):
+            model, report = auto.from_pretrained(
+                self.name,
+                config=self.config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                trust_remote_code=code_is_trusted(),
+            )
+        mismatched = [each[0] if isinstance(each, tuple) else each for each in report["mismatched_keys"]]
+        warn_of_random([*report["missing_keys"], *mismatched], self.what)
+        return self._adapted(model)
+
+    def _adapted(self, model: nn.Module) -> nn.Module:
+        return returns_tensor(model, self.task.output, images if self._sees_images else tokens)
+
+
+def _task(chosen: Any, config: Any, what: str) -> str:
+    """Return the task that an option names, or that the network was saved with.
+
+    >>> from types import SimpleNamespace
+    >>> _task(None, SimpleNamespace(architectures=["BertForMaskedLM"]), "model 'hf:bert'")
+    'masked-lm'
+    """
+    if chosen is not None:
+        if chosen not in TASKS:
+            raise InputError(f"{what} has no task {chosen!r}: {did_you_mean(str(chosen), TASKS)}")
+        return str(chosen)
+    names = getattr(config, "architectures", None) or [""]
+    return next((task for ending, task in _ENDINGS.items() if names[0].endswith(ending)), "features")

@@ -1,0 +1,1 @@
+"""Networks by family: one file each, registered by a decorator."""

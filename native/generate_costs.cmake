@@ -1,0 +1,23 @@
+# Write the section "kernels" of runtime/costs.json as a C++ header: one cost model for Python and the kernels.
+#
+#   cmake -DCOSTS=runtime/costs.json -DHEADER=kernel_costs.h -P native/generate_costs.cmake
+cmake_minimum_required(VERSION 3.19)
+file(READ "${COSTS}" json)
+set(text "// Generated from costs.json by generate_costs.cmake. Costs are in nanoseconds unless a comment at their use says otherwise.\n")
+string(APPEND text "#pragma once\n\nnamespace rigl::costs {\n\n")
+string(JSON kernel_count LENGTH "${json}" kernels)
+math(EXPR last_kernel "${kernel_count} - 1")
+foreach(k RANGE ${last_kernel})
+  string(JSON kernel MEMBER "${json}" kernels ${k})
+  string(APPEND text "namespace ${kernel} {\n")
+  string(JSON cost_count LENGTH "${json}" kernels "${kernel}")
+  math(EXPR last_cost "${cost_count} - 1")
+  foreach(c RANGE ${last_cost})
+    string(JSON cost MEMBER "${json}" kernels "${kernel}" ${c})
+    string(JSON value GET "${json}" kernels "${kernel}" "${cost}")
+    string(APPEND text "constexpr double ${cost} = ${value};\n")
+  endforeach()
+  string(APPEND text "}  // namespace ${kernel}\n")
+endforeach()
+string(APPEND text "\n}  // namespace rigl::costs\n")
+file(CONFIGURE OUTPUT "${HEADER}" CONTENT "${text}" @ONLY)

@@ -1,0 +1,13 @@
+// The operators of the domain "rigl_compress".
+#pragma once
+
+#include "ort_api.h"
+
+namespace rigl {
+
+ort::CustomOp conv_op();
+ort::CustomOp depthwise_op();
+ort::CustomOp gru_op();
+ort::CustomOp matmul_op();
+
+}  // namespace rigl

@@ -1,1 +1,0 @@
-"""Comparisons: many runs under one protocol, and the table of them."""

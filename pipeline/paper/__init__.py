@@ -1,1 +1,0 @@
-"""The paper's tables: its printed FLOPs beside what its own convention gives."""

@@ -1,0 +1,1 @@
+"""Removal of dead neurons: analysis of a traced network, rules per operation, the plan, the smaller network."""

@@ -1,0 +1,140 @@
+"""The cost model: predicts the time of a layer, dense in ONNX Runtime and on sparse kernels.
+
+`benchmarks/calibrate_costs.py` fits `costs.json` to measurements: "families" is used here, and "kernels" is compiled
+into the kernels, which decide by it how many threads to use. Only the ratio of two costs matters, and it changes little
+between machines; a layer without a clear speedup stays dense.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from rigl_compress.runtime.layer_matching import Layer
+from rigl_compress.runtime.onnx_graph import Graph, Shape
+
+COSTS = Path(__file__).with_name("costs.json")
+# The minimum predicted saving of a layer's time: the model is not exact.
+MARGIN = 0.15
+# The minimum predicted saving of all convolutions: images change layout between dense and sparse ones.
+MIN_CONV_SAVING = 0.1
+LANES = 8
+# The cost of copying one input with a Gather, in products of the dense operator.
+GATHER_PRODUCTS = {"vector": 80, "batched": 250}
+# Assumed for unknown axes; an unknown batch may have either size.
+ASSUMED_BATCH, LARGE_BATCH, ASSUMED_SIDE = 1, 64, 14
+
+
+@dataclass(frozen=True)
+class Work:
+    """The size of a layer: its weights, its non-zeros, and how often they are used."""
+
+    rows: int
+    columns: int
+    weights: int
+    nonzeros: int
+    taps: int = 1  # of the filter
+    pixels: int = 1  # of the output of one image, or samples of a batch
+    images: int = 1
+    stride: int = 1
+    gathered: int = 0  # inputs copied one by one before the dense operator
+
+    @property
+    def family(self) -> str:
+        """The kind of kernel, each with its own costs."""
+        if self.taps > 1:
+            return "spatial"
+        return "pointwise" if self.images else "vector" if self.pixels == 1 else "batched"
+
+    @property
+    def vectors(self) -> int:
+        """Vectors in one row of the output."""
+        return max(self.images, 1) * -(-self.pixels // LANES)
+
+    def dense(self) -> dict[str, float]:
+        """Return the amounts of work of the dense operator: products, activations moved, calls."""
+        moved = (self.columns / self.taps * self.stride**2 + self.rows) * self.pixels * max(self.images, 1)
+        weights = self.weights + self.gathered * GATHER_PRODUCTS.get(self.family, 0)
+        return {"products": weights * self.pixels * max(self.images, 1), "moved": moved, "call": 1.0}
+
+    def sparse(self) -> dict[str, float]:
+        """Return the amounts of work of the sparse operator: products, columns packed, rows, calls."""
+        read = self.columns * (self.vectors + (self.stride > 1) * self.stride * self.vectors)
+        return {"products": self.nonzeros * self.vectors, "read": read, "rows": self.rows * self.vectors, "call": 1.0}
+
+
+def work_of(layer: Layer, graph: Graph, batch: int = ASSUMED_BATCH) -> Work:
+    """Return the work of a layer, with assumed lengths for unknown axes."""
+    rows, columns = layer.matrix.shape
+    sizes = {"weights": layer.weights, "nonzeros": int(np.count_nonzero(layer.matrix))}
+    if layer.operator != "SparseConv":
+        return Work(rows, columns, **sizes, pixels=_samples(layer, graph, batch), images=0, gathered=layer.gathered)
+    shape = graph.shape(layer.nodes[0].output[0])
+    kernel, strides = layer.settings["kernel_shape"], layer.settings["strides"]
+    images, pixels = _image(shape, len(kernel))
+    if pixels == prod(kernel) == 1:  # computed as a product
+        return Work(rows, columns, **sizes, pixels=images, images=0)
+    return Work(rows, columns, **sizes, taps=prod(kernel), pixels=pixels, images=images, stride=max(strides))
+
+
+def _samples(layer: Layer, graph: Graph, batch: int) -> int:
+    """Return how many vectors are multiplied at once; a recurrent layer has one state per sample."""
+    shape = graph.shape(layer.projection.x if layer.projection else layer.x)
+    if not shape:
+        return batch
+    axes = shape[1:-1] if layer.projection else shape[:-1]
+    return prod(_length(axis, batch if index == 0 else ASSUMED_BATCH) for index, axis in enumerate(axes))
+
+
+def _image(shape: Shape | None, axes: int) -> tuple[int, int]:
+    lengths = shape or ("",) * (axes + 2)
+    return _length(lengths[0], ASSUMED_BATCH), prod(_length(axis, ASSUMED_SIDE) for axis in lengths[2:])
+
+
+def _length(axis: int | str, otherwise: int) -> int:
+    return axis if isinstance(axis, int) and axis > 0 else otherwise
+
+
+@lru_cache
+def coefficients() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """Return nanoseconds per unit of work, by family, dense and sparse."""
+    families: dict[str, dict[str, dict[str, float]]] = json.loads(COSTS.read_text(encoding="utf-8"))["families"]
+    return families
+
+
+def expected_speedup(work: Work) -> float:
+    """Return the predicted time of the dense operator divided by that of the sparse one.
+
+    >>> expected_speedup(Work(512, 512, 512 * 512, 512 * 26, pixels=64, images=0)) > 4
+    True
+    """
+    found = coefficients()[work.family]
+    return _time(found["dense"], work.dense()) / _time(found["sparse"], work.sparse())
+
+
+def _time(costs: Mapping[str, float], amounts: Mapping[str, float]) -> float:
+    return sum(costs[name] * amount for name, amount in amounts.items())
+
+
+def runs_faster(layer: Layer, graph: Graph) -> bool:
+    """Check that a layer is predicted to be faster by the margin for one batch size, and slower for none."""
+    expected = [expected_speedup(work_of(layer, graph, batch)) for batch in (ASSUMED_BATCH, LARGE_BATCH)]
+    return max(expected) > 1 / (1 - MARGIN) and min(expected) > 1
+
+
+def profitable_layers(chosen: Sequence[Layer], found: Sequence[Layer], graph: Graph) -> list[Layer]:
+    """Return the chosen layers, without convolutions if these save too little of the network's time."""
+    convolutions = [layer for layer in found if layer.operator == "SparseConv"]
+    before, after = 0.0, 0.0
+    for layer in convolutions:
+        work = work_of(layer, graph)
+        dense = _time(coefficients()[work.family]["dense"], work.dense())
+        before += dense
+        after += dense / expected_speedup(work) if layer in chosen else dense
+    if after <= (1 - MIN_CONV_SAVING) * before:
+        return list(chosen)
+    return [layer for layer in chosen if layer.operator != "SparseConv"]

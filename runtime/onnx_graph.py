@@ -1,0 +1,124 @@
+"""An indexed ONNX graph: producers and consumers of values, constants, shapes."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+
+from rigl_compress.exporters.protobuf_walk import graphs_of
+
+Array = NDArray[Any]
+Shape = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A read-only view of a graph, which must not change while the view is used."""
+
+    model: onnx.ModelProto
+
+    @cached_property
+    def nodes(self) -> tuple[onnx.NodeProto, ...]:
+        """All nodes, in order."""
+        return tuple(self.model.graph.node)
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        """The outputs of the graph, and the values that subgraphs at any depth may use."""
+        inner = (
+            name
+            for graph in islice(graphs_of(self.model.graph), 1, None)
+            for name in (*(each.name for each in graph.output), *(name for each in graph.node for name in each.input))
+        )
+        return frozenset((*(value.name for value in self.model.graph.output), *inner))
+
+    @cached_property
+    def producers(self) -> dict[str, onnx.NodeProto]:
+        """The node that produces each value."""
+        return {name: node for node in self.nodes for name in node.output if name}
+
+    @cached_property
+    def consumers(self) -> dict[str, tuple[onnx.NodeProto, ...]]:
+        """The nodes that consume each value, once per use."""
+        found: dict[str, tuple[onnx.NodeProto, ...]] = {}
+        for node in self.nodes:
+            for name in node.input:
+                found[name] = (*found.get(name, ()), node)
+        return found
+
+    @cached_property
+    def _initializers(self) -> dict[str, TensorProto]:
+        inputs = {value.name for value in self.model.graph.input}
+        return {tensor.name: tensor for tensor in self.model.graph.initializer if tensor.name not in inputs}
+
+    @cached_property
+    def _scalars(self) -> dict[str, TensorProto]:
+        constants = (node for node in self.nodes if is_standard(node, "Constant"))
+        return {
+            node.output[0]: attribute.t
+            for node in constants
+            for attribute in node.attribute
+            if attribute.name == "value"
+        }
+
+    def constant(self, name: str) -> Array | None:
+        """Return the array of a constant that callers cannot override."""
+        tensor = self._initializers.get(name) or self._scalars.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+    @cached_property
+    def _shapes(self) -> dict[str, Shape]:
+        values = (*self.model.graph.input, *self.model.graph.value_info, *self.model.graph.output)
+        return {value.name: shape for value in values if (shape := _shape(value)) is not None}
+
+    def shape(self, name: str) -> Shape | None:
+        """Return the shape of a value if known; an unknown axis has a name, which may be empty."""
+        return self._shapes.get(name)
+
+    def only_consumer(self, name: str) -> onnx.NodeProto | None:
+        """Return the node that is the only consumer of a value."""
+        users = self.consumers.get(name, ())
+        return users[0] if len(users) == 1 and name not in self.outputs else None
+
+
+def _shape(value: onnx.ValueInfoProto) -> Shape | None:
+    kind = value.type.tensor_type
+    if not kind.HasField("shape"):
+        return None
+    return tuple(axis.dim_value if axis.HasField("dim_value") else axis.dim_param for axis in kind.shape.dim)
+
+
+def same_shape(one: Shape | None, other: Shape | None) -> bool:
+    """Check whether two shapes are known to be equal.
+
+    >>> same_shape(("batch", 3), ("batch", 3)), same_shape(("", 3), ("", 3)), same_shape(None, None)
+    (True, False, False)
+    """
+    return one is not None and one == other and "" not in one
+
+
+def has_input(node: onnx.NodeProto, index: int) -> bool:
+    """Check whether an optional input is present."""
+    return len(node.input) > index and bool(node.input[index])
+
+
+def float_constant(graph: Graph, name: str, *ranks: int) -> Array | None:
+    """Return a non-empty float32 constant with one of these ranks."""
+    array = graph.constant(name)
+    fits = array is not None and array.dtype == np.float32 and array.ndim in ranks and array.size > 0
+    return array if fits else None
+
+
+def is_standard(node: onnx.NodeProto, *types: str) -> bool:
+    """Check whether a node is a standard ONNX operator of one of these types."""
+    return node.op_type in types and node.domain in ("", "ai.onnx")
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node as plain values."""
+    return {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}

@@ -1,0 +1,68 @@
+"""Methods that change connections: inactive ones have no weight, no gradient and no optimizer state."""
+
+from torch import Tensor
+
+from rigl_compress.sparsity.layer_state import Layer, LayerView
+from rigl_compress.sparsity.masked_layers import MaskedLayers
+from rigl_compress.sparsity.rewire import mask_of
+from rigl_compress.sparsity.topology_update import Rewiring, choose
+from rigl_compress.sparsity.weight_updater import WeightUpdater
+
+
+class Connections(WeightUpdater):
+    """Updates connections: an `Updater`."""
+
+    def __init__(self, masked: MaskedLayers) -> None:
+        super().__init__(masked)
+        masked.mask_weights()
+        masked.accept_weights()
+
+    # Every step
+
+    def check_weights(self) -> None:
+        """Raise if other code made inactive weights other than zero."""
+        self._masked.check_weights()
+
+    def prepare_step(self, in_closure: bool) -> None:
+        """Mask the gradients."""
+        del in_closure
+        self._masked.mask_gradients()
+
+    def repeat_step(self) -> None:
+        """Mask the gradients of a closure that is evaluated once more."""
+        self._masked.mask_gradients()
+
+    def before_optimizer_step(self) -> None:
+        """Do nothing: the gradients are masked already."""
+
+    def after_optimizer_step(self, step: int) -> None:
+        """Zero the inactive weights: optimizer state from before, or other code, may have changed them."""
+        self._masked.mask_weights()
+        self._masked.constrain(step)
+
+    def end_step(self) -> None:
+        """Take the weights as they are."""
+        self._masked.accept_weights()
+
+    # An update
+
+    def _update_layer(self, layer: Layer, step: int, keep: int, new: int) -> Tensor:
+        """Drop and grow connections of a layer; return how many became inactive."""
+        view, before = self._masked.view(layer, step), layer.positions
+        rewiring = choose(self._masked.method, view, before, keep, new)
+        self._reset(layer, view, rewiring)
+        self.applied.append(rewiring.usable)
+        layer.activate(rewiring.positions)
+        return (~layer.mask.view(-1)[before]).sum()
+
+    def _reset(self, layer: Layer, view: LayerView, rewiring: Rewiring) -> None:
+        """Zero the weights and the optimizer state of all connections that were dropped or are new."""
+        method, survivors = self._masked.method, rewiring.survivors
+        new_weights = None if method.new_weights is None else method.new_weights(view)
+        for tensor in (layer.weight, *self._masked.optimizer_state(layer)):
+            tensor.mul_(survivors.to(layer.float_mask.dtype))
+        for key in method.connection_memory:
+            layer.memory[key].mul_(survivors)
+        if new_weights is not None:
+            new = mask_of(rewiring.positions, layer.mask.shape) & ~survivors
+            layer.weight.copy_(new_weights.where(new, layer.weight))

@@ -1,0 +1,148 @@
+"""The topology that a sparsifier starts from, and the warnings about it."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rigl_compress.core.errors import InputError
+from rigl_compress.core.wording import listed
+from rigl_compress.models.sparse_parameters import TRANSPOSED, left_dense, sparse_layers, sparse_parameters
+from rigl_compress.models.topology import Topology, connections
+from rigl_compress.sparsity.layer_state import Layer
+from rigl_compress.sparsity.methods import Method
+from rigl_compress.sparsity.reachability import cut_off
+from rigl_compress.sparsity.sparsity_config import SparsityConfig
+
+# Layers without gates: torch.fx takes them as a whole, or their units are not those of a linear layer.
+_UNGATED = (
+    *(nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
+    *TRANSPOSED,
+)
+
+
+def initial_layers(model: nn.Module, config: SparsityConfig, seed: int, topology: Topology | None) -> list[Layer]:
+    """Return the layers of a model with their initial connections: drawn by the method, or those of a topology."""
+    if topology is not None:
+        _check_topology(model, topology)
+    method, densities, parameters = config.rule, config.densities(model), sparse_parameters(model)
+    layers = []
+    for name, part in sparse_layers(model).items():
+        layer = Layer.full(name, parameters[part.parameter], part, 0)
+        layer.target = connections(densities[name], layer.size)
+        if topology is None:
+            _draw(layer, method, seed)
+        else:
+            given = topology.get(part.parameter)
+            _take(layer, None if given is None else part.of(given))
+        layers.append(layer)
+    return layers
+
+
+def _check_topology(model: nn.Module, topology: Topology) -> None:
+    if not isinstance(topology, Topology):
+        raise InputError(
+            f"topology is a {type(topology).__name__}, expected a Topology: use Topology.from_masks(masks)"
+        )
+    topology.check_fits(model)
+    if foreign := [name for name in topology if name not in sparse_parameters(model)]:
+        raise InputError(
+            f"the topology has masks for {', '.join(foreign)}, which sparse training does not reach: leave them out"
+        )
+
+
+@torch.no_grad()
+def _draw(layer: Layer, method: Method, seed: int) -> None:
+    if method.start is not None and layer.target < layer.size:
+        layer.activate(method.start(layer.view(method.options, seed, -1), layer.target))
+
+
+def _take(layer: Layer, mask: Tensor | None) -> None:
+    if mask is not None:
+        layer.activate(active_positions(mask.to(layer.mask.device)))
+    layer.target = layer.active
+
+
+def active_positions(mask: Tensor) -> Tensor:
+    """Return the flat positions where a mask is True.
+
+    >>> active_positions(torch.tensor([[False, True], [True, False]])).tolist()
+    [1, 2]
+    """
+    return mask.reshape(-1).nonzero().squeeze(1)
+
+
+def check_method(method: Method, topology: Topology | str | None) -> None:
+    """Raise for methods that need more than a model: a narrower network, or the topology of an earlier run."""
+    if method.narrow:
+        raise InputError(
+            f"method {method.name!r} narrows the network of a recipe: build a narrower model yourself and train it "
+            'with method="dense"'
+        )
+    if method.needs_topology and topology is None:
+        raise InputError(
+            f'method "{method.name}" needs the topology that an earlier run ended with: pass it as topology=, '
+            "and start from the initial weights of that run"
+        )
+
+
+def check_owned(layers: Sequence[Layer], optimizer: Optimizer, *, frozen: bool) -> None:
+    """Raise where a sparse layer is not trained by the optimizer; with `frozen`, layers without gradients may be."""
+    owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [
+        layer.name
+        for layer in layers
+        if id(layer.parameter) not in owned
+        and layer.target < layer.size
+        and not (frozen and not layer.parameter.requires_grad)
+    ]
+    if missing:
+        raise InputError(
+            f"the optimizer does not hold {', '.join(missing)}: give it the model's parameters, or leave these dense"
+        )
+
+
+def topology_warnings(model: nn.Module, layers: Sequence[Layer], topology: Topology | None) -> list[str]:
+    """Return warnings about layers that the topology lacks, that are empty, or that no path reaches."""
+    found = []
+    if topology is not None and (lacking := [layer for layer in layers if layer.part.parameter not in topology]):
+        sizes = {layer.name: layer.size for layer in lacking}
+        found.append(f"the topology has no mask for {listed(sizes)}: they stay dense")
+    if empty := [layer.name for layer in layers if not layer.target]:
+        found.append(f"no connection is left in {', '.join(empty)}: the sparsity is too high, the output is constant")
+    elif cut := _cut_off(model, layers):
+        found.append(f"no path of connections leads from the inputs to {', '.join(cut)}: the output is constant")
+    return found
+
+
+def _cut_off(model: nn.Module, layers: Sequence[Layer]) -> list[str]:
+    """Return the layers that no path reaches; searched only where connections are so few that there may be some."""
+    if not any(layer.active < sum(layer.mask.shape[:2]) and not layer.mask.is_meta for layer in layers):
+        return []
+    return cut_off(model, {layer.name: layer.mask for layer in layers})
+
+
+def unsupported_weights(model: nn.Module, method: Method) -> dict[str, int]:
+    """Return the sizes of weights that a method cannot make sparse; structured methods reach fewer layers."""
+    if method.gating is None:
+        return {} if method.dense else left_dense(model)
+    whole = {id(each) for module in model.modules() if isinstance(module, _UNGATED) for each in module.parameters()}
+    weights = {name: each.numel() for name, each in sparse_parameters(model).items() if id(each) in whole}
+    return left_dense(model) | weights
+
+
+def unsupported_warnings(sizes: Mapping[str, int]) -> list[str]:
+    """Return the warning about weights that stay dense because sparse training does not support them.
+
+    >>> unsupported_warnings({"embedding.weight": 3072})
+    ['sparse training does not reach embedding.weight (3,072 weights): these weights stay dense']
+    """
+    return [f"sparse training does not reach {listed(sizes)}: these weights stay dense"] if sizes else []
+
+
+def warn(texts: Sequence[str], depth: int = 3) -> None:
+    """Issue warnings at the line that called the sparsifier."""
+    for text in texts:
+        warnings.warn(text, stacklevel=depth)

@@ -1,0 +1,120 @@
+"""The state of one sparse layer in training, and the view of it that scores are functions of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from rigl_compress.core.random_generators import generator
+from rigl_compress.models.sparse_parameters import Part
+
+
+@dataclass
+class Layer:
+    """One masked weight of a network in training, or a part of one. Only the sparsifier changes it."""
+
+    name: str
+    parameter: nn.Parameter
+    part: Part
+    target: int  # active connections at the end of training
+    positions: Tensor  # flat positions of the active connections; its length is known without asking the device
+    mask: Tensor  # the same as booleans
+    float_mask: Tensor  # the same in the weight's dtype: gradients are multiplied by it at every step
+    memory: dict[str, Tensor] = field(default_factory=dict)  # what the method remembers; saved with checkpoints
+
+    @classmethod
+    def full(cls, name: str, parameter: nn.Parameter, part: Part, target: int) -> "Layer":
+        """Return a layer with all its connections active."""
+        weight = part.of(parameter.detach())
+        positions = torch.arange(weight.numel(), device=weight.device)
+        mask = torch.ones(weight.shape, dtype=torch.bool, device=weight.device)
+        return cls(name, parameter, part, target, positions, mask, mask.to(weight.dtype))
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights themselves, to be read and written."""
+        return self.part.of(self.parameter.detach())
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """The gradient of the weights, to be read and written, if there is one."""
+        return None if self.parameter.grad is None else self.part.of(self.parameter.grad)
+
+    @property
+    def size(self) -> int:
+        """The number of connections, active or not."""
+        return self.mask.numel()
+
+    @property
+    def active(self) -> int:
+        """The number of active connections."""
+        return len(self.positions)
+
+    def follow_weight(self) -> None:
+        """Move to the device and dtype of the weight: a model may be converted after the sparsifier was built."""
+        weight = self.weight
+        self.positions, self.mask = self.positions.to(weight.device), self.mask.to(weight.device)
+        self.float_mask = self.float_mask.to(weight)
+        self.memory = {
+            key: value.to(weight if value.is_floating_point() else weight.device) for key, value in self.memory.items()
+        }
+
+    def view(self, options: Mapping[str, float], seed: int, step: int, learning_rate: float = 0.0) -> "LayerView":
+        """Return what scores are functions of, with the random numbers of a step."""
+        weight, gradient = self.weight, self.gradient
+        return LayerView(
+            weight=weight,
+            gradient=torch.zeros_like(weight) if gradient is None else gradient,
+            mask=self.mask,
+            memory=self.memory,
+            options=options,
+            random=generator(seed, step, self.name, weight.device),
+            learning_rate=learning_rate,
+        )
+
+    def activate(self, positions: Tensor) -> None:
+        """Make the connections at these positions active and all others inactive, in place."""
+        for dense, active in ((self.mask, True), (self.float_mask, 1)):
+            dense.view(-1).index_fill_(0, self.positions, 0).index_fill_(0, positions, active)
+        self.positions = positions.sort().values  # a resumed run has the mask alone: ties have to break alike
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """What scores are functions of: a layer's tensors, its memory, and the random numbers of a step."""
+
+    weight: Tensor
+    gradient: Tensor
+    mask: Tensor
+    memory: Mapping[str, Tensor]
+    options: Mapping[str, float]
+    random: torch.Generator | None
+    learning_rate: float = 0.0
+
+    def noise(self) -> Tensor:
+        """Draw a standard normal number for each connection."""
+        return torch.randn(self.weight.shape, generator=self.random, device=self.weight.device, dtype=self.weight.dtype)
+
+    def uniform(self) -> Tensor:
+        """Draw a number of [0, 1) for each connection."""
+        return torch.rand(self.weight.shape, generator=self.random, device=self.weight.device, dtype=torch.float32)
+
+
+@dataclass(frozen=True)
+class UpdatePoint:
+    """An update in the schedule: its step, the drop fraction f_decay(t), and the share of the schedule before it."""
+
+    step: int
+    fraction: float
+    passed: float
+
+
+def noise_scale(temperature: float, learning_rate: float) -> float:
+    """Return the factor of unit noise in a gradient so that an SGD step adds noise of variance 2·lr·temperature.
+
+    >>> noise_scale(0.5, 0.01)
+    10.0
+    """
+    return sqrt(2 * temperature / learning_rate) if learning_rate > 0 else 0.0

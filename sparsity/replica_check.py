@@ -1,0 +1,43 @@
+"""Several processes that train one network must choose the same connections."""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from torch import distributed
+
+from rigl_compress.core.errors import InputError
+from rigl_compress.sparsity.layer_state import Layer
+
+
+def check_replicas(layers: Sequence[Layer], seed: int) -> None:
+    """Raise where the processes of the default group train the same network from different seeds or topologies.
+
+    Does nothing outside of torch.distributed. Processes whose networks differ train them apart, and may choose freely.
+    """
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+        return
+    own = (_digest(_network(layers)), seed, _digest(_topology(layers)))
+    found: list[tuple[str, int, str]] = [own] * distributed.get_world_size()
+    distributed.all_gather_object(found, own)
+    networks, seeds, topologies = (set(each) for each in zip(*found, strict=True))
+    if len(networks) > 1:
+        return
+    if len(seeds) > 1:
+        raise InputError(f"the processes have seeds {sorted(seeds)}: pass the same seed to every Sparsifier")
+    if len(topologies) > 1:
+        raise InputError(
+            "the processes start from different topologies: pass the same to all, or build the Sparsifier after "
+            "DistributedDataParallel has made the weights alike"
+        )
+
+
+def _network(layers: Sequence[Layer]) -> bytes:
+    return repr([(layer.name, tuple(layer.mask.shape)) for layer in layers]).encode()
+
+
+def _topology(layers: Sequence[Layer]) -> bytes:
+    return b"".join(layer.positions.cpu().numpy().tobytes() for layer in layers)
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()

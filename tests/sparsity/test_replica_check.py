@@ -1,0 +1,50 @@
+"""Two real processes: they choose alike, or are told that they do not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPT = Path(__file__).parents[1] / "two_processes.py"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        pytest.skip("this torch has no gloo")
+    store = tmp_path_factory.mktemp("store") / "store"
+    commands = [[sys.executable, str(SCRIPT), str(rank), str(store)] for rank in (0, 1)]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone) for command in commands]
+    answers = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    return [json.loads(answer.splitlines()[-1]) for answer in answers]
+
+
+def test_different_seeds_are_an_error_in_every_process(found: list[dict[str, str]]) -> None:
+    assert {each["seeds"] for each in found} == {
+        "the processes have seeds [0, 1]: pass the same seed to every Sparsifier"
+    }
+
+
+def test_different_topologies_are_an_error(found: list[dict[str, str]]) -> None:
+    assert all("start from different topologies" in each["topologies"] for each in found)
+    assert all(not each["alike"] for each in found)
+
+
+def test_different_networks_are_trained_apart(found: list[dict[str, str]]) -> None:
+    assert all(not each["apart"] for each in found)
+
+
+def test_replicas_of_a_loop_that_never_calls_step(found: list[dict[str, str]]) -> None:
+    assert found[0]["automatic"] == found[1]["automatic"] == found[0]["rigl"]
+
+
+@pytest.mark.parametrize("method", ["rigl", "set", "dnw"])
+def test_replicas_end_with_the_same_connections(found: list[dict[str, str]], method: str) -> None:
+    assert found[0][method] == found[1][method]
+    assert len(found[0][method]) > 100
