@@ -67,7 +67,7 @@ class RandomAffine:
     pixels in both directions; uniformly distributed, with bilinear interpolation. Drawn on the CPU, as above.
 
     >>> images = torch.rand(2, 1, 28, 28)
-    >>> torch.allclose(RandomAffine(rotate=0, scale=0, translate=0)(images, torch.Generator()), images, atol=1e-6)
+    >>> torch.allclose(RandomAffine(rotate=0, scale=0, translate=0)(images, torch.Generator()), images, atol=1e-4)
     True
     """
 
