@@ -69,7 +69,7 @@ def _estimate(networks: Sequence[nn.Module], batches: Iterable[Any]) -> None:
             held.enter_context(_estimating(network, batch_norm_layers(network)))
         for batch in chain([first], given):
             for network in networks:
-                _forward(network, batch)
+                forward_batch(network, batch)
 
 
 def _shift(layers: Sequence[_BatchNorm], kept: Sequence[_BatchNorm], seen: Sequence[_BatchNorm]) -> None:
@@ -105,7 +105,8 @@ def _estimating(model: nn.Module, layers: list[_BatchNorm]) -> Iterator[None]:
             module.training = mode
 
 
-def _forward(model: nn.Module, batch: Any) -> None:
+def forward_batch(model: nn.Module, batch: Any) -> None:
+    """Run a network on a batch of a data loader: inputs by name, inputs and labels, or inputs alone."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if isinstance(batch, Mapping):
         model(**{name: _moved(value, device) for name, value in batch.items()})
