@@ -7,15 +7,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.core.optional_packages import optional_package
 from rigl_compress.integrations.late_sparsifier import LateSparsifier
-from rigl_compress.integrations.optional_packages import imported
 from rigl_compress.integrations.sparsifier_file import load_state, save_state
 from rigl_compress.models.topology import Topology
 from rigl_compress.sparsity.sparsifier import Sparsifier, config_from
 from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
 FILE = "sparsifier.safetensors"  # in the folder of a checkpoint
-_TrainerCallback: Any = imported("transformers", "huggingface").TrainerCallback
+_TrainerCallback: Any = optional_package("transformers", "huggingface").TrainerCallback
 
 
 class SparseTraining(_TrainerCallback):  # type: ignore[misc]

@@ -9,8 +9,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.core.optional_packages import optional_package
 from rigl_compress.integrations.late_sparsifier import LateSparsifier
-from rigl_compress.integrations.optional_packages import imported
 from rigl_compress.models.topology import Topology
 from rigl_compress.sparsity.optimizer_gradients import has_gradients, innermost
 from rigl_compress.sparsity.sparsifier import Sparsifier, config_from
@@ -18,7 +18,7 @@ from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
 # The two packages have the same code; a trainer of either calls the callbacks of both.
 _loaded = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
-_Callback: Any = imported("pytorch_lightning" if _loaded else "lightning.pytorch", "lightning").Callback
+_Callback: Any = optional_package("pytorch_lightning" if _loaded else "lightning.pytorch", "lightning").Callback
 
 
 class SparseTraining(_Callback):  # type: ignore[misc]

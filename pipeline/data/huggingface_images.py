@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Unpack
 
 from rigl_compress.core.errors import InputError
-from rigl_compress.models.libraries.library_imports import optional_package
+from rigl_compress.core.optional_packages import optional_package
 from rigl_compress.pipeline.data.dataset import DataSpec
 from rigl_compress.pipeline.data.download_sources import Log
 from rigl_compress.pipeline.data.huggingface_tables import Table, checked_column, holds_tables, read_tables
@@ -49,7 +49,7 @@ def read_hf_images(folder: Path, log: Log, **options: Unpack[TableOptions]) -> t
 
 
 def _images(table: Table, column: str, how: Reading, log: Log) -> ImageFiles:
-    datasets = optional_package("datasets", "hf-images", "huggingface")
+    datasets = optional_package("datasets", "huggingface", "hf-images")
     kind = table.rows.features[checked_column(table.rows, column)]
     if not isinstance(kind, datasets.Image):
         raise InputError(

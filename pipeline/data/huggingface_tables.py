@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rigl_compress.core.errors import InputError, did_you_mean, first_line
-from rigl_compress.models.libraries.library_imports import optional_package
+from rigl_compress.core.optional_packages import optional_package
 from rigl_compress.pipeline.data.data_files import cache_folder
 from rigl_compress.pipeline.data.download_sources import Log
 from rigl_compress.pipeline.data.mnist import interleaved
@@ -72,7 +72,7 @@ def _parted(rows: Any, label: str) -> tuple[Table, Table]:
 
 
 def _opened(folder: Path) -> Mapping[str, Any]:
-    datasets = optional_package("datasets", f"the folder {folder}", "huggingface")
+    datasets = optional_package("datasets", "huggingface", f"the folder {folder}")
     try:
         with _quietly(datasets):
             found = _loaded(datasets, folder)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rigl_compress.core.errors import InputError, first_line
 from rigl_compress.core.trust import code_is_trusted
-from rigl_compress.models.libraries.library_imports import optional_package
+from rigl_compress.core.optional_packages import optional_package
 from rigl_compress.pipeline.data.dataset import DataSpec
 from rigl_compress.pipeline.data.download_sources import Log
 from rigl_compress.pipeline.data.huggingface_tables import Table, holds_tables, read_tables
@@ -67,7 +67,7 @@ def read_hf_texts(
 
 
 def _tokenizer(name: str) -> Any:
-    transformers = optional_package("transformers", f"the tokenizer {name}", "huggingface")
+    transformers = optional_package("transformers", "huggingface", f"the tokenizer {name}")
     if Path(name).is_dir() and not any(Path(name).glob("*token*")) and not any(Path(name).glob("vocab*")):
         raise InputError(f"the folder {name} has no tokenizer (data.options.tokenizer): save it there, or name another")
     try:
