@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from rigl_compress.core.dataclass_io import plain
+from rigl_compress.data.dataset_registry import DATASETS
 from rigl_compress.experiments.spec import parse_comparison, shipped_comparisons
 from rigl_compress.exporters.encodings import ENCODINGS
 from rigl_compress.exporters.sparsify import COMPACT, encoding_names
 from rigl_compress.models.model_registry import MODELS
 from rigl_compress.pipeline.bench.backends import BACKENDS, Backend
-from rigl_compress.pipeline.data.dataset_registry import DATASETS
 from rigl_compress.pipeline.optimizers import OPTIMIZERS
 from rigl_compress.pipeline.recipe import Recipe, StartConfig, load_recipe, shipped_recipes
 from rigl_compress.runtime.kernel_library import kernels_library, unavailable_reason

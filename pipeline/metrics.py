@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rigl_compress.core.registry import Registry
-from rigl_compress.pipeline.data.samples import IGNORED, Samples
+from rigl_compress.data.samples import IGNORED, Samples
 
 
 @dataclass(frozen=True)

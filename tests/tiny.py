@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rigl_compress.data.idx_format import write_idx
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.pipeline.data.idx_format import write_idx
 from rigl_compress.pipeline.recipe import Recipe, parse_recipe
 from rigl_compress.pipeline.train.progress import Progress
 from rigl_compress.pipeline.train.stage import RunEnvironment, train

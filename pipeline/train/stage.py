@@ -14,10 +14,10 @@ from rigl_compress.core.errors import InputError
 from rigl_compress.core.import_by_name import is_reference
 from rigl_compress.core.provenance import command_line, environment
 from rigl_compress.core.trust import code_is_trusted, may_import, named, only_named, record_trained_code, trusting_code
+from rigl_compress.data.dataset import DataSet
+from rigl_compress.data.load_dataset import load_dataset
 from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.pipeline.data.dataset import DataSet
-from rigl_compress.pipeline.data.load_dataset import load_dataset
 from rigl_compress.pipeline.optimizers import build_optimizer
 from rigl_compress.pipeline.prune.stage import keep_removals, prune, pruned_spec
 from rigl_compress.pipeline.recipe import Recipe, StartConfig

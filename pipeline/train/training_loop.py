@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rigl_compress.core.random_generators import generator
+from rigl_compress.data.dataset import DataSet
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.pipeline.data.dataset import DataSet
 from rigl_compress.pipeline.learning_rate import Rate
 from rigl_compress.pipeline.metrics import METRICS, Metric, evaluate, loss_of
 from rigl_compress.pipeline.optimizers import set_learning_rate

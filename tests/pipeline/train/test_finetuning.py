@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.data.dataset import DataSet
+from rigl_compress.data.load_dataset import load_dataset
 from rigl_compress.models.model_registry import register_model
-from rigl_compress.pipeline.data.dataset import DataSet
-from rigl_compress.pipeline.data.load_dataset import load_dataset
 from rigl_compress.pipeline.metrics import METRICS, evaluate
 from rigl_compress.pipeline.recipe import load_recipe
 from rigl_compress.pipeline.train import training_loop as loop

@@ -9,10 +9,10 @@ import torch
 from tiny import Trainer, untouched
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.data.load_dataset import load_dataset
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.models.topology import connections
-from rigl_compress.pipeline.data.load_dataset import load_dataset
 from rigl_compress.pipeline.metrics import METRICS, evaluate
 from rigl_compress.pipeline.train.small_dense import parameter_count
 from rigl_compress.pipeline.train.stage import find_device

@@ -8,8 +8,8 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from rigl_compress.pipeline.data.dataset import DataSet, Split
-from rigl_compress.pipeline.data.load_dataset import load_dataset
+from rigl_compress.data.dataset import DataSet, Split
+from rigl_compress.data.load_dataset import load_dataset
 from rigl_compress.pipeline.metrics import METRICS, evaluate
 from rigl_compress.pipeline.train import training_loop as loop
 from rigl_compress.pipeline.train.progress import Progress, ignore_progress
