@@ -75,11 +75,11 @@ class DataSpec:
 
     name: str
     title: str
-    classes: int  # 0: as many as are found
     input_shape: tuple[int, ...] | Callable[..., tuple[int, ...]]  # of the options, where they decide it
-    counts: tuple[int, int]  # published number of training and test samples, 0 where options decide it
-    files: tuple[DataFile, ...]
     read: Callable[..., tuple[Samples, Samples]]
+    classes: int = 0  # 0: as many as are found
+    counts: tuple[int, int] = (0, 0)  # published number of training and test samples, 0 where options decide it
+    files: tuple[DataFile, ...] = ()
     sources: tuple[Source, ...] = ()
     embedded: Embedded | None = None
     fallback: str = ""

@@ -1,15 +1,14 @@
-"""Fashion-MNIST: 70,000 pictures of clothes (Zalando Research, MIT)."""
+"""Fashion-MNIST: 70,000 pictures of clothes in the format of MNIST (Zalando Research, MIT)."""
 
-from rigl_compress.data.dataset import DataSpec
+from dataclasses import replace
+
 from rigl_compress.data.download_sources import mirror
-from rigl_compress.data.mnist import CLASSES, IMAGE, idx_files, read_idx_splits
+from rigl_compress.data.mnist import MNIST, idx_files
 
-FASHION_MNIST = DataSpec(
+FASHION_MNIST = replace(
+    MNIST,
     name="fashion-mnist",
     title="70,000 pictures of clothes",
-    classes=CLASSES,
-    input_shape=IMAGE,
-    counts=(60_000, 10_000),
     files=idx_files(
         (
             "f4a8712d7a061bf5bd6d2ca38dc4d50a",
@@ -24,9 +23,9 @@ FASHION_MNIST = DataSpec(
             "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
         ),
     ),
-    read=read_idx_splits,
     sources=(
         mirror("https://storage.googleapis.com/tensorflow/tf-keras-datasets/"),
         mirror("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"),
     ),
+    fallback="",
 )

@@ -63,10 +63,7 @@ def _images(table: Table, column: str, how: Reading, log: Log) -> ImageFiles:
 HF_IMAGES = DataSpec(
     name="hf-images",
     title="images in a folder of Hugging Face datasets",
-    classes=0,
     input_shape=image_shape,
-    counts=(0, 0),
-    files=(),
     read=read_hf_images,
     holds=holds_tables,
     hint="a folder that save_to_disk wrote, or with arrow or parquet files",

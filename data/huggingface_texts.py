@@ -123,10 +123,7 @@ def _shape(length: int = LENGTH, pair: str = "", **_: object) -> tuple[int, ...]
 HF_TEXTS = DataSpec(
     name="hf-texts",
     title="texts with classes in a folder of Hugging Face datasets",
-    classes=0,
     input_shape=_shape,
-    counts=(0, 0),
-    files=(),
     read=read_hf_texts,
     holds=holds_tables,
     hint="a folder that save_to_disk wrote, or with arrow, parquet, CSV or JSON files",

@@ -1,5 +1,6 @@
 """Texts for language models of bytes: WikiText-103 of the paper, a small one, and any text of the user."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -62,7 +63,6 @@ WIKITEXT103 = DataSpec(
     title="WikiText-103, articles of Wikipedia as bytes",
     classes=BYTES,
     input_shape=_shape,
-    counts=(0, 0),
     files=tuple(DataFile(name, 0, "") for name in _WIKI.values()),  # the checksum of the archive is checked instead
     read=read_wikitext,
     sources=(
@@ -77,7 +77,6 @@ TINY_SHAKESPEARE = DataSpec(
     title="1.1 MB of Shakespeare's plays as bytes",
     classes=BYTES,
     input_shape=_shape,
-    counts=(0, 0),
     files=(_SHAKESPEARE,),
     read=read_shakespeare,
     sources=(web_file("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"),),
@@ -89,23 +88,17 @@ TEXT = DataSpec(
     title="any text as bytes: a file, or a folder of .txt files",
     classes=BYTES,
     input_shape=_shape,
-    counts=(0, 0),
-    files=(),
     read=read_text,
     holds=holds_text,
     hint="a text, or a folder with .txt files",
     metric="bpc",
 )
 
-MASKED_TEXT = DataSpec(
+MASKED_TEXT = replace(
+    TEXT,
     name="masked-text",
     title="any text as bytes, some of them masked: a file, or a folder of .txt files",
     classes=MASK + 1,
-    input_shape=_shape,
-    counts=(0, 0),
-    files=(),
     read=read_masked_text,
-    holds=holds_text,
-    hint="a text, or a folder with .txt files",
     metric="masked_bits",
 )
