@@ -16,7 +16,8 @@ from rigl_compress.runtime.kernel_library import kernels_library, unavailable_re
 from rigl_compress.runtime.kernels import chosen_set
 from rigl_compress.sparsity.distributions import DISTRIBUTIONS
 from rigl_compress.sparsity.initialization import INITIALIZERS
-from rigl_compress.sparsity.methods import METHODS, VARIANTS
+from rigl_compress.sparsity.method_variants import VARIANTS
+from rigl_compress.sparsity.methods import METHODS
 from rigl_compress.sparsity.schedules import DECAYS
 from rigl_compress.sparsity.training_flops import TRAINING_CONVENTIONS
 
