@@ -18,7 +18,7 @@ _KINDS = {MAGIC: gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 @contextmanager
 def opened_tar(file: IO[bytes]) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes]]]]:
-    """Open a tar archive, however compressed, and give its plain files one by one, each with its content to be read."""
+    """Open a tar archive, however compressed, and yield its regular files one by one, each with its content to read."""
     with _unpacked(file) as stream, tarfile.open(fileobj=_Counted(stream), mode="r:") as tar:  # type: ignore[call-overload]
         yield _files(tar)
 

@@ -65,8 +65,8 @@ class Sequences:
         return (self._taken(self.starts[start : start + size]) for start in range(0, len(self), size))
 
     def _taken(self, starts: Tensor) -> tuple[Tensor, Tensor]:
-        places = starts[:, None] + torch.arange(self.length + 1, device=starts.device)
-        stretches = self.corpus[places].long()
+        positions = starts[:, None] + torch.arange(self.length + 1, device=starts.device)
+        stretches = self.corpus[positions].long()
         return stretches[:, :-1], stretches[:, 1:]
 
 

@@ -1,4 +1,4 @@
-"""Data sets that a function makes: registered, of another package, or `package.module:NAME` in the place of a name."""
+"""Data sets that a function makes: registered, of another package, or `package.module:NAME` instead of a name."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -52,8 +52,8 @@ class CustomDataSet:
             return dataset_of_torch(self.name, f"made by {self.origin}", found, log)
         if not isinstance(found, DataSet):
             raise InputError(
-                f"{what} gives a {type(found).__name__}, expected a rigl_compress.DataSet, or a pair of torch Datasets "
-                "or DataLoaders"
+                f"{what} returns a {type(found).__name__}, expected a rigl_compress.DataSet, or a pair of torch "
+                "Datasets or DataLoaders"
             )
         return found
 

@@ -52,7 +52,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A folder to search, and its label in messages."""
 
     label: str
@@ -82,15 +82,15 @@ def cache_folder() -> Path:
     return user_cache_path("rigl-compress", appauthor=False)
 
 
-def places(data_dir: Path | None) -> list[Place]:
+def search_locations(data_dir: Path | None) -> list[Location]:
     """Return the folders to search, in order: --data-dir, $RIGL_COMPRESS_DATA, the user's cache.
 
-    >>> places(Path("digits"))[0] == Place("--data-dir", Path("digits"))
+    >>> search_locations(Path("digits"))[0] == Location("--data-dir", Path("digits"))
     True
     """
     from_environment = os.environ.get(ENVIRONMENT, "")
     named = [(NAMED, data_dir), (f"${ENVIRONMENT}", Path(from_environment) if from_environment else None)]
-    return [Place(label, root) for label, root in [*named, ("user cache", cache_folder())] if root is not None]
+    return [Location(label, root) for label, root in [*named, ("user cache", cache_folder())] if root is not None]
 
 
 def path_of(folder: Path, name: str) -> Path | None:

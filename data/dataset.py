@@ -33,7 +33,7 @@ class DataSet:
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        """What a program must do with inputs before the network sees them; empty where the samples do not say it."""
+        """What a program must do with inputs before the network sees them; empty where the samples do not define it."""
         return getattr(self.test, "preprocessing", {})
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ class Rows:
         """Open the image of a row."""
         content = self.rows[int(number.rpartition(" ")[2])][self.column]["bytes"]
         if content is None:  # only a path, which may lie anywhere
-            raise DamagedImageError("the table has a path in the place of the image: save it with its images embedded")
+            raise DamagedImageError("the table has a path instead of the image: save it with its images embedded")
         return BytesIO(content)
 
 

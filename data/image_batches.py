@@ -86,8 +86,8 @@ class RandomAffine:
     def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Transform each image of a batch [N, C, H, W] of floats."""
         drawn = torch.rand(5, len(images), generator=generator) * 2 - 1
-        places = self._read_at(drawn, images.shape[-2], images.shape[-1]).to(images.device)
-        return F.grid_sample(images, places, align_corners=False)
+        grid = self._read_at(drawn, images.shape[-2], images.shape[-1]).to(images.device)
+        return F.grid_sample(images, grid, align_corners=False)
 
     def _read_at(self, drawn: Tensor, height: int, width: int) -> Tensor:
         """Return the source of each pixel, [N, H, W, 2], in the coordinates of `grid_sample`: x, y from -1 to 1."""
@@ -98,8 +98,8 @@ class RandomAffine:
         # One product of all matrices with all pixels; `affine_grid` has one per image, which is slower.
         matrices = torch.stack([cos * wide, -sin * high * (height / width), right,
                                 sin * wide * (width / height), cos * high, down], dim=1)  # fmt: skip
-        places = matrices.reshape(-1, 3) @ _pixels(height, width)
-        return places.reshape(-1, 2, height, width).permute(0, 2, 3, 1)
+        grid = matrices.reshape(-1, 3) @ _pixels(height, width)
+        return grid.reshape(-1, 2, height, width).permute(0, 2, 3, 1)
 
 
 @lru_cache(maxsize=4)
@@ -117,5 +117,5 @@ def take(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     [[[[2, 2], [0, 0]]]]
     """
     count, channels, _, width = images.shape
-    places = (rows[:, :, None] * width + columns[:, None, :]).reshape(count, 1, -1).expand(-1, channels, -1)
-    return images.flatten(2).gather(2, places).reshape(count, channels, rows.shape[1], columns.shape[1])
+    indices = (rows[:, :, None] * width + columns[:, None, :]).reshape(count, 1, -1).expand(-1, channels, -1)
+    return images.flatten(2).gather(2, indices).reshape(count, channels, rows.shape[1], columns.shape[1])

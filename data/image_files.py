@@ -50,7 +50,7 @@ class Reading:
 class ImageFiles:
     """Images on disk with their classes. Random crops are drawn here, not in the workers.
 
-    `opened` turns what stands in the place of a path into a path or an open file.
+    `opened` turns what is used instead of a path into a path or an open file.
     """
 
     paths: Sequence[str]

@@ -12,13 +12,13 @@ from rigl_compress.data.custom_datasets import CustomDataSet, custom_outline
 from rigl_compress.data.data_files import (
     NAMED,
     DataFile,
-    Place,
+    Location,
     are_published,
     cache_folder,
     folder_in,
     missing,
     path_of,
-    places,
+    search_locations,
     write_files,
 )
 from rigl_compress.data.dataset import DataSet, DataSpec
@@ -86,7 +86,7 @@ def fetch_dataset(name: str, data_dir: Path | None = None, log: Log | None = Non
     """
     spec = published(name)
     _check_folder(spec, data_dir)
-    looked = [Place(NAMED, data_dir)] if data_dir else places(None)
+    looked = [Location(NAMED, data_dir)] if data_dir else search_locations(None)
     status = _status(spec, [*looked, *_wheel(spec)])
     if status.folder is not None and status.present:
         _require_published(spec, status.folder)
@@ -102,7 +102,7 @@ def dataset_status(name: str, data_dir: Path | None = None) -> DataStatus:
     if isinstance(spec, CustomDataSet):
         return DataStatus(name, spec.title, "", None, (), spec.origin)
     _check_folder(spec, data_dir)
-    return _status(spec, _places(spec, data_dir))
+    return _status(spec, _locations(spec, data_dir))
 
 
 def outline(name: str, options: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
@@ -126,28 +126,28 @@ def _check_folder(spec: DataSpec, data_dir: Path | None) -> None:
         raise InputError(f"--data-dir {data_dir} is a file: pass the folder that has the data")
 
 
-def _places(spec: DataSpec, data_dir: Path | None) -> list[Place]:
-    return [*places(data_dir), *_wheel(spec)]
+def _locations(spec: DataSpec, data_dir: Path | None) -> list[Location]:
+    return [*search_locations(data_dir), *_wheel(spec)]
 
 
-def _wheel(spec: DataSpec) -> list[Place]:
+def _wheel(spec: DataSpec) -> list[Location]:
     folder = spec.embedded.find() if spec.embedded else None
-    return [Place(f"wheel of {spec.embedded.distribution}", folder)] if spec.embedded and folder else []
+    return [Location(f"wheel of {spec.embedded.distribution}", folder)] if spec.embedded and folder else []
 
 
-def _status(spec: DataSpec, looked: Iterable[Place]) -> DataStatus:
-    for place in looked:
-        folder = _folder(spec, place)
+def _status(spec: DataSpec, looked: Iterable[Location]) -> DataStatus:
+    for location in looked:
+        folder = _folder(spec, location)
         if folder is not None:
-            return DataStatus(spec.name, spec.title, place.label, folder, missing(folder, spec.files))
+            return DataStatus(spec.name, spec.title, location.label, folder, missing(folder, spec.files))
     return DataStatus(spec.name, spec.title, "", None, tuple(file.name for file in spec.files))
 
 
-def _folder(spec: DataSpec, place: Place) -> Path | None:
+def _folder(spec: DataSpec, location: Location) -> Path | None:
     if spec.holds is None:
-        return folder_in(place.root, spec.name, spec.files)
+        return folder_in(location.root, spec.name, spec.files)
     # Only --data-dir may have the data under any name: other folders may have unrelated texts.
-    candidates = [place.root / spec.name, *([place.root] if place.label == NAMED else [])]
+    candidates = [location.root / spec.name, *([location.root] if location.label == NAMED else [])]
     return next((path for path in candidates if path.exists() and spec.holds(path)), None)
 
 
@@ -173,13 +173,15 @@ def _incomplete(status: DataStatus) -> str:
 
 
 def _not_found(spec: DataSpec, data_dir: Path | None) -> str:
-    looked = ", ".join(f"{place.label} {place.root}{_absent(place)}" for place in _places(spec, data_dir))
+    looked = ", ".join(
+        f"{location.label} {location.root}{_absent(location)}" for location in _locations(spec, data_dir)
+    )
     first = f"run `rigl-compress data fetch {spec.name}`, or " if spec.sources else ""
     return f"{spec.name} was not found in {looked}: {first}{_cure(spec, data_dir)}"
 
 
-def _absent(place: Place) -> str:
-    return "" if place.label != NAMED or place.root.exists() else " (which does not exist)"
+def _absent(location: Location) -> str:
+    return "" if location.label != NAMED or location.root.exists() else " (which does not exist)"
 
 
 def _cure(spec: DataSpec, data_dir: Path | None) -> str:
@@ -256,7 +258,7 @@ def _load_fallback(spec: DataSpec, error: _NotAvailableError, options: Mapping[s
     if not spec.fallback:
         raise error
     instead = published(spec.fallback)
-    status = _status(instead, _places(instead, None))
+    status = _status(instead, _locations(instead, None))
     if not status.present:
         raise InputError(f"{error}; or use {instead.name}: {instead.hint}") from error
     found = _read(instead, status, options)

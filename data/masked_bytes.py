@@ -10,7 +10,7 @@ from rigl_compress.core.random_generators import generator as generator_of
 from rigl_compress.data.byte_sequences import BYTES, Sequences
 from rigl_compress.data.samples import IGNORED, Batches
 
-MASK = BYTES  # the token in the place of a masked byte
+MASK = BYTES  # the token that replaces a masked byte
 SHARE = 0.15
 HIDDEN, REPLACED = 0.8, 0.1  # of the bytes to be guessed: so many are masked, or another byte; the rest stay
 

@@ -90,7 +90,7 @@ class Split:
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        """What a program must do with inputs before the network sees them, as far as `prepare` says it."""
+        """What a program must do with inputs before the network sees them, as far as `prepare` defines it."""
         return getattr(self.prepare, "facts", {})
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Data sets and data loaders of torch as samples: what a function of the user returns in the place of a DataSet."""
+"""Data sets and data loaders of torch as samples: what a function of the user returns instead of a DataSet."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -116,15 +116,15 @@ class TorchSamples:
         starts = range(0, len(self), size)
         return (self._batch(range(start, min(len(self), start + size)), start) for start in starts)
 
-    def _batch(self, places: Iterable[int], seed: int) -> tuple[Tensor, Tensor]:
+    def _batch(self, indices: Iterable[int], seed: int) -> tuple[Tensor, Tensor]:
         with _seeded(seed):
-            x, y = pair_of(self.collate([self.dataset[place] for place in places]))
+            x, y = pair_of(self.collate([self.dataset[index] for index in indices]))
         return x.to(self.device), y.to(self.device)
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedBatches:
-    """The batches of a DataLoader: their size and order are its own, so that sizes that are asked for are not used."""
+    """The batches of a DataLoader: their size and order are those of the loader; requested sizes are not used."""
 
     loader: "DataLoader[Any]"
     labels: tuple[int, int]

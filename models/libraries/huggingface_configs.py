@@ -111,7 +111,7 @@ def saved(config: Any) -> dict[str, Any]:
 
 @contextmanager
 def without_output(transformers: Any) -> Iterator[None]:
-    """Silence the library's lines and progress bars: what matters is said in our words."""
+    """Silence the library's messages and progress bars: rigl-compress reports what matters."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

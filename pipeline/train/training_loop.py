@@ -47,7 +47,7 @@ class Job:
     epochs_done: int = 0
     seen: dict[str, Any] = field(default_factory=dict)  # metrics of the last evaluation, and the best so far
     initial: SparseModel | None = None  # all initial weights, until they are saved
-    notes: tuple[str, ...] = ()  # what the user is told before training begins
+    notes: tuple[str, ...] = ()  # printed before training starts
     recalibrated: int = 0  # topology updates at the last estimate of batch-norm statistics
 
     @property

@@ -58,7 +58,7 @@ def test_its_outline_for_flops() -> None:
         (":f", {}, "is not of the form package.module:NAME"),
         ("blobs_of_mine:blob", {}, "blobs_of_mine has no 'blob': did you mean 'blobs'"),
         ("blobs_of_mine:number", {}, "is a int, expected a function that returns a rigl_compress.DataSet"),
-        ("blobs_of_mine:nothing", {}, "gives a NoneType, expected a rigl_compress.DataSet"),
+        ("blobs_of_mine:nothing", {}, "returns a NoneType, expected a rigl_compress.DataSet"),
         ("blobs_of_mine:nothing", {"samples": 3}, "has no option 'samples': it has none"),
         ("blobs_of_mine:failing", {}, "cannot be made: TypeError: unsupported operand"),
         ("blobs_of_mine:needing", {}, "cannot be made: TypeError: .*missing 1 required positional argument: 'size'"),

@@ -72,7 +72,7 @@ def test_parquet(tmp_path: Path) -> None:
 
 
 def test_a_path_in_the_place_of_an_image_is_not_followed() -> None:
-    with pytest.raises(DamagedImageError, match="a path in the place of the image"):
+    with pytest.raises(DamagedImageError, match="a path instead of the image"):
         Rows([{"image": {"bytes": None, "path": "/etc/hostname"}}], "image")("row 0")
 
 

@@ -65,7 +65,9 @@ def test_the_published_files_are_called_so(
     assert load_dataset("tiny", folder).source == f"tiny: {tiny.title}, md5 checked, in {folder} (--data-dir)"
 
 
-def test_the_order_of_places(tmp_path: Path, cache: Path, write_digits: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_locations(
+    tmp_path: Path, cache: Path, write_digits: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def train_size() -> int:
         return len(load_dataset("mnist", tmp_path / "named", fetch=False).train)
 
