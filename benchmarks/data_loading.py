@@ -17,11 +17,11 @@ import torch
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.provenance import environment
+from rigl_compress.data.cifar10 import NORMALISE
+from rigl_compress.data.image_batches import pad_crop_flip
+from rigl_compress.data.load_dataset import load_dataset
+from rigl_compress.data.samples import Samples, Split
 from rigl_compress.models.model_registry import ModelSpec
-from rigl_compress.pipeline.data.cifar10 import NORMALISE
-from rigl_compress.pipeline.data.image_batches import pad_crop_flip
-from rigl_compress.pipeline.data.load_dataset import load_dataset
-from rigl_compress.pipeline.data.samples import Samples, Split
 from rigl_compress.pipeline.metrics import loss_of
 
 BATCH = 128

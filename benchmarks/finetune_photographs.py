@@ -14,7 +14,7 @@ import click
 import torch
 from torch import nn
 
-from rigl_compress.pipeline.data.load_dataset import load_dataset
+from rigl_compress.data.load_dataset import load_dataset
 from rigl_compress.pipeline.metrics import METRICS, evaluate
 from rigl_compress.pipeline.recipe import load_recipe
 from rigl_compress.pipeline.train.stage import RunEnvironment, train

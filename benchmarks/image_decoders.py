@@ -19,8 +19,8 @@ from typing import Any
 import click
 import numpy as np
 
-from rigl_compress.pipeline.data.crops import random_box
-from rigl_compress.pipeline.data.image_decoding import damage, part_of
+from rigl_compress.data.crops import random_box
+from rigl_compress.data.image_decoding import damage, part_of
 
 SIDE = 224
 Decoder = Callable[[bytes, random.Random], Any]

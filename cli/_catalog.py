@@ -4,19 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from rigl_compress.core.dataclass_io import plain
+from rigl_compress.data.dataset_registry import DATASETS
 from rigl_compress.experiments.spec import parse_comparison, shipped_comparisons
 from rigl_compress.exporters.encodings import ENCODINGS
 from rigl_compress.exporters.sparsify import COMPACT, encoding_names
 from rigl_compress.models.model_registry import MODELS
 from rigl_compress.pipeline.bench.backends import BACKENDS, Backend
-from rigl_compress.pipeline.data.dataset_registry import DATASETS
 from rigl_compress.pipeline.optimizers import OPTIMIZERS
 from rigl_compress.pipeline.recipe import Recipe, StartConfig, load_recipe, shipped_recipes
 from rigl_compress.runtime.kernel_library import kernels_library, unavailable_reason
 from rigl_compress.runtime.kernels import chosen_set
 from rigl_compress.sparsity.distributions import DISTRIBUTIONS
 from rigl_compress.sparsity.initialization import INITIALIZERS
-from rigl_compress.sparsity.methods import METHODS, VARIANTS
+from rigl_compress.sparsity.method_variants import VARIANTS
+from rigl_compress.sparsity.methods import METHODS
 from rigl_compress.sparsity.schedules import DECAYS
 from rigl_compress.sparsity.training_flops import TRAINING_CONVENTIONS
 

@@ -1,19 +1,16 @@
 """What `sweep` and `compare` share: the options of an experiment, and its run."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from rigl_compress.cli import _options as options
 
 if TYPE_CHECKING:
     from rigl_compress.experiments.results import ExperimentResult
     from rigl_compress.experiments.spec import Experiment
-    from rigl_compress.experiments.trial_task import Task
 
-F = TypeVar("F", bound=Callable[..., Any])
-_OPTIONS = (
+experiment_options = options.all_of(
     options.recipe,
     options.model,
     options.data,
@@ -41,35 +38,41 @@ _OPTIONS = (
 )
 
 
-def experiment_options(command: F) -> F:
-    """Add the options of an experiment to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 @dataclass(frozen=True)
-class Plan:
-    """An experiment, the folder of its runs, and how they run."""
+class ExperimentOptions:
+    """What to train, how often, and where and how."""
 
-    experiment: "Experiment"
-    folder: Path
-    task: "Task"
+    recipe: str | None
+    model: str | None
+    data: str | None
+    grid: tuple[str, ...]
+    seeds: int | None
+    overrides: tuple[str, ...]
     jobs: int | None
+    data_dir: Path | None
+    device: str
+    dry_run: bool
+    as_json: bool
 
+    def load(self) -> "Experiment":
+        """Read the rows of the experiment, or make them of the grid."""
+        from rigl_compress.experiments.grid import load_experiment
 
-def run(plan: Plan, *, dry_run: bool, as_json: bool) -> "ExperimentResult | None":
-    """Run an experiment and show its progress; a dry run prints what is left to do, and returns None."""
-    from rigl_compress.cli import _render
-    from rigl_compress.experiments.run_experiment import run_experiment
-    from rigl_compress.experiments.trial_task import default_jobs
-    from rigl_compress.experiments.trials import trials_of
+        changes = options.changes(self.overrides, self.model, self.data)
+        return load_experiment(options.needs_recipe(self.recipe), self.grid, changes)
 
-    trials = trials_of(plan.experiment, plan.folder)
-    if dry_run:
-        _render.runs({trial.path: trial.state for trial in trials}, as_json=as_json)
-        return None
-    jobs = plan.jobs or default_jobs(plan.task.device)
-    _render.note(f"{len(trials)} run{'s' if len(trials) > 1 else ''} in {plan.folder}, {jobs} at a time")
-    with _render.watching(len(trials)) as listeners:
-        return run_experiment(plan.experiment, trials, plan.task, jobs, listeners)
+    def run(self, experiment: "Experiment", folder: Path, *, train_only: bool) -> "ExperimentResult | None":
+        """Run an experiment and show its progress; a dry run prints what is left to do, and returns None."""
+        from rigl_compress.cli import _render
+        from rigl_compress.experiments.run_experiment import run_experiment
+        from rigl_compress.experiments.trial_task import Task, default_jobs
+        from rigl_compress.experiments.trials import trials_of
+
+        trials = trials_of(experiment, folder)
+        if self.dry_run:
+            _render.runs({trial.path: trial.state for trial in trials}, as_json=self.as_json)
+            return None
+        jobs = self.jobs or default_jobs(self.device)
+        _render.note(f"{len(trials)} run{'s' if len(trials) > 1 else ''} in {folder}, {jobs} at a time")
+        with _render.watching(len(trials)) as listeners:
+            return run_experiment(experiment, trials, Task(self.device, self.data_dir, train_only), jobs, listeners)

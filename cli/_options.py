@@ -18,7 +18,6 @@ from rigl_compress.cli._option_types import (
 )
 
 if TYPE_CHECKING:
-    from rigl_compress.integrations.loggers import MetricLogger
     from rigl_compress.pipeline.bench.stage import BenchConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -110,6 +109,17 @@ batches = option("--batch", "batches", multiple=True, type=COUNT, metavar="N", h
 profile = option("--profile", is_flag=True, help="Also show the time of each operator in ONNX Runtime.")
 
 
+def all_of(*group: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds several options to a command, in this order."""
+
+    def add(command: F) -> F:
+        for each in reversed(group):
+            command = each(command)
+        return command
+
+    return add
+
+
 def trust_code(command: F) -> F:
     """Add `--trust-code`, and allow the code that the user names while the command runs."""
 
@@ -159,14 +169,6 @@ def _named_models(overrides: tuple[str, ...]) -> list[str]:
     return [value for key, _, value in pairs if key.strip() == "model.name"]
 
 
-def loggers(texts: tuple[str, ...], run_folder: Path, *, dry_run: bool) -> "tuple[MetricLogger, ...]":
-    """Return the loggers of `--log-to`; a dry run checks them and opens none."""
-    from rigl_compress.integrations.loggers import logger_maker
-
-    makers = [logger_maker(text, run_folder) for text in texts]
-    return () if dry_run else tuple(make() for make in makers)
-
-
 def needs_recipe(name: str | None) -> str:
     """Return the recipe; raise a usage error if there is none."""
     if name is None:
@@ -174,7 +176,7 @@ def needs_recipe(name: str | None) -> str:
     return name
 
 
-_BENCH = (
+bench = all_of(
     backends,
     batches,
     threads(multiple=True, show_default="1"),
@@ -192,13 +194,6 @@ _BENCH = (
     option("--seconds", type=float, metavar="S", default=10.0, show_default=True, help="Time limit per candidate (s)."),
     profile,
 )
-
-
-def bench(command: F) -> F:
-    """Add the options of a benchmark."""
-    for each in reversed(_BENCH):
-        command = each(command)
-    return command
 
 
 def bench_config(

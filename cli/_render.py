@@ -192,7 +192,7 @@ def _result_rows(content: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def course(found: "TrainingCourse") -> None:
-    """Print the course of a training: some of its epochs, and the sparsity asked and reached of each weight."""
+    """Print the course of a training: some of its epochs, and target and actual sparsity of each weight."""
     from rigl_compress.pipeline.bench.training_course import epochs_table, sparsity_line, weights_table
 
     text("", sparsity_line(found), "")

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from rigl_compress.cli import _options as options
-from rigl_compress.cli._experiments import experiment_options
+from rigl_compress.cli._experiments import ExperimentOptions, experiment_options
+from rigl_compress.cli._option_groups import grouped
 
 
 @click.command()
@@ -14,18 +15,9 @@ from rigl_compress.cli._experiments import experiment_options
 @options.output(metavar="DIR", show_default="runs/compare-NAME")
 @options.option("--train-only", is_flag=True, help="Train without pruning, exporting and benchmarking.")
 @options.markdown
+@grouped(chosen=ExperimentOptions)
 def command(
-    recipe: str | None,
-    model: str | None,
-    data: str | None,
-    grid: tuple[str, ...],
-    seeds: int | None,
-    overrides: tuple[str, ...],
-    jobs: int | None,
-    data_dir: Path | None,
-    device: str,
-    dry_run: bool,
-    as_json: bool,
+    chosen: ExperimentOptions,
     only: tuple[str, ...],
     output: Path | None,
     train_only: bool,
@@ -38,24 +30,20 @@ def command(
       rigl-compress compare --recipe mnist-structured
       rigl-compress compare --recipe mnist-methods --grid method=rigl,set,static --grid sparsity=.8,.9 --seeds 3
     """
-    from rigl_compress.cli import _experiments, _render
+    from rigl_compress.cli import _render
     from rigl_compress.core.artifacts import write_text
     from rigl_compress.experiments import report
-    from rigl_compress.experiments.grid import load_experiment
     from rigl_compress.experiments.results_table import compare_tables, remarks
-    from rigl_compress.experiments.trial_task import Task
 
-    loaded = load_experiment(options.needs_recipe(recipe), grid, options.changes(overrides, model, data))
-    experiment = loaded.only(only).with_seeds(seeds)
+    experiment = chosen.load().only(only).with_seeds(chosen.seeds)
     folder = output or Path("runs") / f"compare-{experiment.name}"
-    plan = _experiments.Plan(experiment, folder, Task(device, data_dir, train_only), jobs)
-    result = _experiments.run(plan, dry_run=dry_run, as_json=as_json)
+    result = chosen.run(experiment, folder, train_only=train_only)
     if result is None:
         return
     pictures = report.write_report(result, folder)
     if markdown_file:
         write_text(markdown_file, report.report_markdown(result, pictures))
-    if as_json:
+    if chosen.as_json:
         _render.json_result(result.to_json())
     else:
         for table in compare_tables(result):

@@ -29,8 +29,8 @@ def list_(data_dir: Path | None, as_json: bool) -> None:
       rigl-compress data list
     """
     from rigl_compress.cli import _render
-    from rigl_compress.pipeline.data.dataset_registry import DATASETS
-    from rigl_compress.pipeline.data.load_dataset import dataset_status
+    from rigl_compress.data.dataset_registry import DATASETS
+    from rigl_compress.data.load_dataset import dataset_status
 
     found = [dataset_status(name, data_dir) for name in DATASETS]
     if as_json:
@@ -55,7 +55,7 @@ def fetch(name: str, data_dir: Path | None, dry_run: bool, as_json: bool) -> Non
       rigl-compress data fetch fashion-mnist
     """
     from rigl_compress.cli import _render
-    from rigl_compress.pipeline.data.load_dataset import dataset_status, fetch_dataset
+    from rigl_compress.data.load_dataset import dataset_status, fetch_dataset
 
     if dry_run:
         status = dataset_status(name, data_dir)

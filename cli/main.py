@@ -152,7 +152,7 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _instead(option: str, options: Set[str]) -> str:
-    """Return what a command takes in the place of an option that it does not have.
+    """Return what a command takes instead of an option that it does not have.
 
     >>> _instead("--epochs", {"--set"}), _instead("--run", {"run"}), _instead("--run", {"--output"})
     ('--set train.epochs=N', 'a positional argument for the run', '--output DIR')

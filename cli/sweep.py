@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from rigl_compress.cli import _options as options
-from rigl_compress.cli._experiments import experiment_options
+from rigl_compress.cli._experiments import ExperimentOptions, experiment_options
+from rigl_compress.cli._option_groups import grouped
 from rigl_compress.cli._option_types import OneOf
 
 
@@ -20,18 +21,9 @@ from rigl_compress.cli._option_types import OneOf
     help="Convention for training FLOPs.",
 )
 @options.markdown
+@grouped(chosen=ExperimentOptions)
 def command(
-    recipe: str | None,
-    model: str | None,
-    data: str | None,
-    grid: tuple[str, ...],
-    seeds: int | None,
-    overrides: tuple[str, ...],
-    jobs: int | None,
-    data_dir: Path | None,
-    device: str,
-    dry_run: bool,
-    as_json: bool,
+    chosen: ExperimentOptions,
     output: Path | None,
     training_convention: str,
     markdown_file: Path | None,
@@ -42,23 +34,19 @@ def command(
     Example:
       rigl-compress sweep --recipe mnist-methods --grid sparsity.method=rigl,set,static --seeds 3 --jobs 2
     """
-    from rigl_compress.cli import _experiments, _render
+    from rigl_compress.cli import _render
     from rigl_compress.core.artifacts import write_text
-    from rigl_compress.experiments.grid import load_experiment
     from rigl_compress.experiments.results_table import sweep_table
-    from rigl_compress.experiments.trial_task import Task
 
-    changes = options.changes(overrides, model, data)
-    experiment = load_experiment(options.needs_recipe(recipe), grid, changes).with_seeds(seeds)
+    experiment = chosen.load().with_seeds(chosen.seeds)
     folder = output or Path("runs") / f"sweep-{experiment.name}"
-    plan = _experiments.Plan(experiment, folder, Task(device, data_dir, train_only=True), jobs)
-    result = _experiments.run(plan, dry_run=dry_run, as_json=as_json)
+    result = chosen.run(experiment, folder, train_only=True)
     if result is None:
         return
     table = sweep_table(result, training_convention)
     if markdown_file:
         write_text(markdown_file, table.markdown + "\n")
-    if as_json:
+    if chosen.as_json:
         _render.json_result(result.to_json())
     else:
         _render.table(table.title, table.columns, table.rows)

@@ -1,4 +1,4 @@
-"""The lock of a folder: one process at a time writes into it. The kernel releases it, whatever the process dies of."""
+"""The lock of a folder: one process at a time writes into it. The kernel releases it when the process ends."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ _held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
 def locked(folder: Path) -> Iterator[None]:
     """Lock a folder, which is created if needed, and remove temporary files of processes that have ended.
 
-    Who holds a folder already can hold it once more. If another process does, that is an error that says who.
+    A process that holds a folder can lock it again. If another holds it, an error names that one.
     """
     real = folder.resolve()
     if real in _held.get():

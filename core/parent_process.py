@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it, whatever that one dies of."""
+"""A process that ends with its parent, however the parent ends."""
 
 import ctypes
 import os
@@ -9,14 +9,14 @@ from multiprocessing import parent_process
 from threading import Thread
 from time import sleep
 
-SECONDS = 0.5  # between two looks, where the kernel does not tell
+SECONDS = 0.5  # between two checks, where the kernel does not notify
 _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
     """End this process, at once, when the process `parent` that started it has ended."""
     _ask_kernel()
-    if _orphaned(parent):  # before the kernel was told to watch it
+    if _orphaned(parent):  # before the kernel watched it
         os._exit(1)
     Thread(target=_watch, args=(parent,), daemon=True).start()
 

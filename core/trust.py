@@ -122,7 +122,7 @@ def check_trusted(reference: str, kind: str) -> None:
         )
 
 
-# What the user trained here is recorded outside of the run folder, which may come from somebody else.
+# What the user trained here is recorded outside of the run folder, which may come from another author.
 
 
 def record_trained_code(folder: Path, calls: Iterable[Call]) -> None:

@@ -20,9 +20,9 @@ from rigl_compress.core.artifacts import atomic_path
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.random_generators import generator
 from rigl_compress.core.registry import Registry
+from rigl_compress.data.load_dataset import load_dataset
+from rigl_compress.data.samples import Samples
 from rigl_compress.models.sparse_model import SparseModel, check_weights
-from rigl_compress.pipeline.data.load_dataset import load_dataset
-from rigl_compress.pipeline.data.samples import Samples
 from rigl_compress.pipeline.metrics import loss_of
 from rigl_compress.pipeline.run_plots import logarithmic, own_style
 from rigl_compress.pipeline.train.stage import RunEnvironment, find_device

@@ -40,7 +40,7 @@ def _is_packed(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> 
 
 
 def _parts(node: onnx.NodeProto, packed: Array, constants: dict[str, onnx.TensorProto]) -> list[Array]:
-    """Return what a Split gives: of the sizes in its second input, else equal ones."""
+    """Return the outputs of a Split: of the sizes in its second input, else of equal size."""
     axis = next((helper.get_attribute_value(each) for each in node.attribute if each.name == "axis"), 0)
     if len(node.input) == 1:
         return np.array_split(packed, len(node.output), axis)

@@ -7,18 +7,18 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError
-from rigl_compress.integrations.late_sparsifier import LateSparsifier
-from rigl_compress.integrations.optional_packages import imported
+from rigl_compress.core.optional_packages import optional_package
+from rigl_compress.integrations.late_sparsifier import LateSparsifier, SparseCallback
 from rigl_compress.integrations.sparsifier_file import load_state, save_state
 from rigl_compress.models.topology import Topology
-from rigl_compress.sparsity.sparsifier import Sparsifier, config_from
+from rigl_compress.sparsity.sparsifier import config_from
 from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
 FILE = "sparsifier.safetensors"  # in the folder of a checkpoint
-_TrainerCallback: Any = imported("transformers", "huggingface").TrainerCallback
+_TrainerCallback: Any = optional_package("transformers", "huggingface").TrainerCallback
 
 
-class SparseTraining(_TrainerCallback):  # type: ignore[misc]
+class SparseTraining(SparseCallback, _TrainerCallback):  # type: ignore[misc]
     """Keeps the model of a `transformers.Trainer` sparse while it is trained.
 
     Works with accumulated gradients, mixed precision and `resume_from_checkpoint`. The Trainer clips gradients before
@@ -40,16 +40,6 @@ class SparseTraining(_TrainerCallback):  # type: ignore[misc]
         """
         self._resume_from = resume_from
         self._late = LateSparsifier(config_from(config, settings), seed, topology)
-
-    @property
-    def sparse(self) -> Sparsifier:
-        """The sparsifier, once the training has started."""
-        return self._late.sparse
-
-    @property
-    def topology(self) -> Topology:
-        """The active connections, as a copy."""
-        return self.sparse.topology
 
     # What the Trainer calls
 

@@ -59,6 +59,22 @@ class LateSparsifier:
         self._state = dict(state)
 
 
+class SparseCallback:
+    """What the callbacks of all frameworks offer; a subclass sets `_late`."""
+
+    _late: LateSparsifier
+
+    @property
+    def sparse(self) -> Sparsifier:
+        """The sparsifier, once the training has started."""
+        return self._late.sparse
+
+    @property
+    def topology(self) -> Topology:
+        """The active connections of the part that is sparse, as a copy."""
+        return self.sparse.topology
+
+
 def _check_method(config: SparsityConfig) -> None:
     if config.rule.gating is not None:
         raise InputError(

@@ -9,19 +9,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError
-from rigl_compress.integrations.late_sparsifier import LateSparsifier
-from rigl_compress.integrations.optional_packages import imported
+from rigl_compress.core.optional_packages import optional_package
+from rigl_compress.integrations.late_sparsifier import LateSparsifier, SparseCallback
 from rigl_compress.models.topology import Topology
 from rigl_compress.sparsity.optimizer_gradients import has_gradients, innermost
-from rigl_compress.sparsity.sparsifier import Sparsifier, config_from
+from rigl_compress.sparsity.sparsifier import config_from
 from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
 # The two packages have the same code; a trainer of either calls the callbacks of both.
 _loaded = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
-_Callback: Any = imported("pytorch_lightning" if _loaded else "lightning.pytorch", "lightning").Callback
+_Callback: Any = optional_package("pytorch_lightning" if _loaded else "lightning.pytorch", "lightning").Callback
 
 
-class SparseTraining(_Callback):  # type: ignore[misc]
+class SparseTraining(SparseCallback, _Callback):  # type: ignore[misc]
     """Keeps the network of a LightningModule sparse while `Trainer.fit` trains it.
 
     Works with automatic and manual optimization, accumulated and clipped gradients (inactive connections do not count
@@ -49,16 +49,6 @@ class SparseTraining(_Callback):  # type: ignore[misc]
         self._module, self._optimizer, self._total_steps = module, optimizer, total_steps
         self._late = LateSparsifier(config_from(config, settings), seed, topology)
         self._logged: int | None = None  # the update whose figures were logged last
-
-    @property
-    def sparse(self) -> Sparsifier:
-        """The sparsifier, once the training has started."""
-        return self._late.sparse
-
-    @property
-    def topology(self) -> Topology:
-        """The active connections of the part that is sparse, as a copy."""
-        return self.sparse.topology
 
     # Checkpoints
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rigl_compress.core.errors import InputError, one_line
 from rigl_compress.core.import_by_name import is_reference, load_reference
-from rigl_compress.integrations.optional_packages import imported
+from rigl_compress.core.optional_packages import optional_package
 
 MetricLogger = Callable[[int, Mapping[str, Any]], None]
 FORMS = "tensorboard[:FOLDER], wandb[:PROJECT], mlflow[:URI] or PACKAGE.MODULE:FUNCTION"
@@ -52,7 +52,7 @@ class WandbLogger:
     """Logs to a project of Weights & Biases; `WANDB_MODE=offline` keeps the run on this machine."""
 
     def __init__(self, project: str) -> None:
-        self._wandb = imported("wandb", "wandb")
+        self._wandb = optional_package("wandb", "wandb")
         self._project = project
         self._run: Any = None
 
@@ -74,7 +74,7 @@ class MlflowLogger:
     """Logs to a tracking server or folder of MLflow; an empty URI is what MLflow is set to."""
 
     def __init__(self, uri: str) -> None:
-        self._mlflow = imported("mlflow", "mlflow")
+        self._mlflow = optional_package("mlflow", "mlflow")
         self._client = _mlflow_client(self._mlflow, uri)
         self._run = ""
 
@@ -122,7 +122,7 @@ def logger_maker(text: str, run_folder: Path) -> Callable[[], MetricLogger]:
         "mlflow": partial(MlflowLogger, rest),
     }
     if name in makers:
-        imported(name, name)
+        optional_package(name, name)
         return makers[name]
     if not is_reference(text):
         raise InputError(f"unknown logger {text!r}: expected {FORMS}")

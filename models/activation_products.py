@@ -13,7 +13,7 @@ from rigl_compress.models.flop_rules import attention_products, einsum, inner_le
 from rigl_compress.models.layer_flops import LayerUse
 
 KIND = "product"
-_WHOLE = "counted as a whole"  # in the place of a module's name
+_WHOLE = "counted as a whole"  # instead of a module's name
 Counter = Callable[[tuple[Any, ...], Mapping[str, Any], Tensor], int]  # arguments, and the result → multiply-adds
 
 

@@ -66,7 +66,7 @@ def inner_length(data: Shape, weight: Shape, output: Shape) -> Product:
 
 
 def attention_products(query: Shape, key: Shape, output: Shape) -> int:
-    """Return the multiply-adds of q·kᵀ and of its product with the values, masked places included.
+    """Return the multiply-adds of q·kᵀ and of its product with the values, masked positions included.
 
     >>> attention_products((2, 7, 5), (2, 9, 5), (2, 7, 3)) == 2 * 7 * 9 * 5 + 2 * 7 * 9 * 3
     True

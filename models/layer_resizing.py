@@ -174,7 +174,7 @@ def folding(module: nn.Module) -> list[tuple[str, str]]:
 
 
 def gain_bias(module: nn.Module) -> None:
-    """Give a layer without a bias one of zeros, in place."""
+    """Add a bias of zeros to a layer without one, in place."""
     layer: Any = module.out_proj if isinstance(module, nn.MultiheadAttention) else module
     if layer.bias is None:
         layer.bias = nn.Parameter(layer.weight.new_zeros(size_of(layer)[1]))

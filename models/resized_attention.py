@@ -13,7 +13,7 @@ _SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 class ResizedAttention(nn.MultiheadAttention):
     """`nn.MultiheadAttention` that has lost some heads: the same call, parameter names and outputs.
 
-    Weights, if they are asked for, are those of the heads that are left.
+    Attention weights, if requested, are those of the remaining heads.
     """
 
     heads: tuple[int, ...]  # the heads that are left, of those that masks are made for

@@ -73,7 +73,7 @@ def left_dense(model: nn.Module) -> dict[str, int]:
 
 
 def dense_by_default(model: nn.Module) -> tuple[str, ...]:
-    """Return the patterns of layers that a network itself wants dense unless told otherwise: its `dense_layers`.
+    """Return the patterns of layers that a network keeps dense by default: its `dense_layers`.
 
     >>> class Net(nn.Module):
     ...     dense_layers = ("*head",)

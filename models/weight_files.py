@@ -49,13 +49,13 @@ def read_weights(path: Path) -> WeightFile:
         return _without_wrapping(path, _safetensors(path), [])
     if path.suffix in TORCH_SUFFIXES:
         return _unwrapped(path, _torch_content(path))
-    raise InputError(f"{path} is no file of weights by its name: give {EXPECTED}")
+    raise InputError(f"{path} does not have the name of a file of weights: pass {EXPECTED}")
 
 
 def _file_in(folder: Path) -> Path:
     found = next((folder / name for name in _IN_FOLDERS if (folder / name).exists()), None)
     if found is None:
-        raise InputError(f"{folder} has no weights in it, expected {', '.join(_IN_FOLDERS)}: give the file itself")
+        raise InputError(f"{folder} has no weights in it, expected {', '.join(_IN_FOLDERS)}: pass the file itself")
     return found
 
 
@@ -71,7 +71,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     except (OSError, SafetensorError, ValueError, RecursionError, AttributeError, TypeError) as error:
         raise InputError(f"cannot read {path} ({one_line(error)}): the file is damaged, fetch it again") from None
     if kind not in (None, "sparse-model"):
-        raise InputError(f"{path} holds a {kind!r} of rigl-compress, not weights: give model.safetensors of the run")
+        raise InputError(f"{path} holds a {kind!r} of rigl-compress, not weights: pass model.safetensors of the run")
     return tensors if kind is None else _of_sparse_model(tensors)
 
 
@@ -116,7 +116,7 @@ def _unloadable(path: Path, error: Exception) -> InputError:
             "alone, torch.save(model.state_dict(), …) or safetensors"
         )
     return InputError(
-        f"cannot read {path} ({one_line(error)}): give what torch.save(model.state_dict(), …) wrote, or safetensors"
+        f"cannot read {path} ({one_line(error)}): pass what torch.save(model.state_dict(), …) wrote, or safetensors"
     )
 
 
@@ -157,7 +157,7 @@ def _without_wrapping(path: Path, content: Mapping[Any, Any], notes: list[str]) 
     """Keep the tensors of a dictionary, without a prefix that all names have."""
     tensors = {name: each for name, each in content.items() if isinstance(name, str) and isinstance(each, Tensor)}
     if not tensors:
-        raise InputError(f"{path} holds no tensor among {len(content)} entries: give {EXPECTED}")
+        raise InputError(f"{path} holds no tensor among {len(content)} entries: pass {EXPECTED}")
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
             raise InputError(f"{path}: {name!r} is a sparse or quantized tensor, expected a plain one: convert it")

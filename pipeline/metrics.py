@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rigl_compress.core.registry import Registry
-from rigl_compress.pipeline.data.samples import IGNORED, Samples
+from rigl_compress.data.samples import IGNORED, Samples
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,18 @@ def evaluate(metric: Metric, model: nn.Module, samples: Samples, batch: int) -> 
     model.eval()
     total, count = 0.0, 0
     for x, y in samples.in_order(batch):
-        answers, targets = _asked(model(x).flatten(0, -2), y.flatten())
+        answers, targets = _counted(model(x).flatten(0, -2), y.flatten())
         total += float(metric.of(answers, targets).sum())
         count += targets.numel()
     model.train(training)
     return metric.scale * total / count
 
 
-def _asked(answers: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Leave out the outputs that nothing was asked of.
+def _counted(answers: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave out the outputs whose targets are ignored.
 
-    >>> _asked(torch.eye(3), torch.tensor([2, IGNORED, 0]))[1].tolist()
+    >>> _counted(torch.eye(3), torch.tensor([2, IGNORED, 0]))[1].tolist()
     [2, 0]
     """
-    asked = targets != IGNORED
-    return (answers, targets) if bool(asked.all()) else (answers[asked], targets[asked])
+    counted = targets != IGNORED
+    return (answers, targets) if bool(counted.all()) else (answers[counted], targets[counted])

@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from rigl_compress.core.errors import InputError, first_line
-from rigl_compress.pipeline.data.bounded_decompression import check_packing
+from rigl_compress.data.bounded_decompression import check_packing
 
 MOST = 2**30  # of all arrays together, in bytes
 MOST_ARRAYS = 1000  # models have a few inputs

@@ -6,11 +6,11 @@ from typing import Any
 from torch import nn
 
 from rigl_compress.core.errors import InputError, first_line
+from rigl_compress.data.load_dataset import outline
 from rigl_compress.models.flop_counter import count_flops
 from rigl_compress.models.layer_flops import FlopReport
 from rigl_compress.models.sparse_parameters import sparse_layers, sparse_parameters
 from rigl_compress.models.topology import connections
-from rigl_compress.pipeline.data.load_dataset import outline
 from rigl_compress.pipeline.recipe import Recipe
 from rigl_compress.pipeline.train.small_dense import width_for_density
 from rigl_compress.pipeline.train.training_summary import training_gflops, training_run

@@ -11,6 +11,7 @@ from rigl_compress.core.dataclass_io import plain
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.import_by_name import is_reference
 from rigl_compress.core.provenance import environment
+from rigl_compress.data.load_dataset import dataset_status
 from rigl_compress.exporters.onnx_export import Layout
 from rigl_compress.exporters.value_precision import VALUES
 from rigl_compress.pipeline.bench.backends import usable_backend
@@ -20,7 +21,6 @@ from rigl_compress.pipeline.bench.bench_sources import Source
 from rigl_compress.pipeline.bench.bench_tables import report_markdown
 from rigl_compress.pipeline.bench.stage import BenchConfig, Listener, bench
 from rigl_compress.pipeline.bench.training_course import course_markdown, course_of
-from rigl_compress.pipeline.data.load_dataset import dataset_status
 from rigl_compress.pipeline.export.stage import ExportConfig, export_layouts, network_file
 from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.recipe import Recipe, StartConfig

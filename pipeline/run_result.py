@@ -42,7 +42,7 @@ class _Result:
     training_gflops: Mapping[str, float] | None = None
     pruned: Mapping[str, Any] | None = None
     left_dense: Mapping[str, int] = field(default_factory=dict)
-    asked_sparsity: float | None = None
+    target_sparsity: float | None = None
     sparsity_by_weight: tuple[WeightAccount, ...] = ()
 
 

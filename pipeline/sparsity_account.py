@@ -1,4 +1,4 @@
-"""The sparsity that was asked of each weight, the one that it has, and why dense weights are dense."""
+"""The target sparsity of each weight, its actual sparsity, and why dense weights are dense."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,32 +15,32 @@ from rigl_compress.sparsity.sparsifier import Sparsifier
 
 @dataclass(frozen=True)
 class WeightAccount:
-    """A weight, or a gate of a recurrent one. `asked` is None where no sparsity is asked of single weights."""
+    """A weight, or a gate of a recurrent one. `target` is None where single weights have no target sparsity."""
 
     name: str
     size: int
-    asked: float | None
+    target: float | None
     sparsity: float
     dense_because: str = ""
 
 
 def sparsity_account(model: nn.Module, sparse: Sparsifier, given: Topology | None) -> list[WeightAccount]:
     """Return the account of every weight with two axes or more. `given`: the topology that a run started from."""
-    asked, end, layers = _asked(model, sparse, given), sparse.topology, sparse_layers(model)
+    targets, end, layers = _targets(model, sparse, given), sparse.topology, sparse_layers(model)
     because = _reasons(model, sparse, given)
     found = []
     for name, part in layers.items():
         mask = part.of(end[part.parameter])
         sparsity = _sparsity(mask)
         reason = "" if sparsity else because.get(part.parameter, because.get(name, ""))
-        found.append(WeightAccount(name, mask.numel(), asked.get(name), sparsity, reason))
+        found.append(WeightAccount(name, mask.numel(), targets.get(name), sparsity, reason))
     parts = {part.parameter for part in layers.values()}
     unreached = {name: size for name, size in sparse.left_dense.items() if name not in parts}
     return found + [WeightAccount(name, size, None, 0.0, because.get(name, "")) for name, size in unreached.items()]
 
 
-def asked_sparsity(sparse: Sparsifier, given: Topology | None) -> float | None:
-    """Return the sparsity that is asked of a whole network; None for methods that decide it themselves."""
+def target_sparsity(sparse: Sparsifier, given: Topology | None) -> float | None:
+    """Return the target sparsity of a whole network; None for methods that decide it themselves."""
     if sparse.method.gating is not None:
         return None if sparse.method.gating.chooses == "all" else sparse.config.sparsity
     if sparse.method.dense:
@@ -52,8 +52,8 @@ def _sparsity(mask: torch.Tensor) -> float:
     return 1 - int(mask.sum()) / max(1, mask.numel())
 
 
-def _asked(model: nn.Module, sparse: Sparsifier, given: Topology | None) -> dict[str, float]:
-    """Return the sparsity that is asked of each layer; structured methods are asked for units, not for weights."""
+def _targets(model: nn.Module, sparse: Sparsifier, given: Topology | None) -> dict[str, float]:
+    """Return the target sparsity of each layer; structured methods have targets for units, not for weights."""
     if sparse.method.gating is not None:
         return {}
     if given is None:

@@ -63,7 +63,7 @@ class Analysis:
     shuffles: dict[fx.Node, int] = field(default_factory=dict)  # nodes of a channel shuffle written as views: groups
     hidden: dict[str, tuple[Channels, ...]] = field(default_factory=dict)  # by recurrent layer: the units of its cells
     moves: dict[fx.Node, tuple[Tensor, ...]] = field(default_factory=dict)  # per part: the channels of the input in it
-    places: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)  # like `resizes`, of views into several axes
+    grid_resizes: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)  # `resizes` of views into several axes
     whole: list[tuple[fx.Node, Tensor, tuple[int, ...]]] = field(default_factory=list)  # units, axes that lose nothing
     weights: set[fx.Node] = field(default_factory=set)  # attention weights: non-negative, with a sum of 1
     attentions: dict[str, "Heads"] = field(default_factory=dict)  # layers that consist of heads

@@ -37,7 +37,7 @@ def _moved(node: fx.Node, analysis: Analysis) -> Fact:
     if isinstance(found[0], Channels) and node.target in _SIZED:
         analysis.resizes[node] = found[0].axis
     if isinstance(found[0], Grid) and node.target in (*_SIZED, *_UNFLATTENS):
-        analysis.places[node] = tuple(axis - _first_axis(node) for axis in found[0].axes)
+        analysis.grid_resizes[node] = tuple(axis - _first_axis(node) for axis in found[0].axes)
     return found if isinstance(after, tuple | list) else found[0]
 
 
@@ -85,10 +85,10 @@ def _picked(x: Tracked, axes: tuple[int, ...], numbers: Tensor) -> Tracked:
 
 
 def _keep_picked_axes(node: fx.Node, x: Tracked, analysis: Analysis) -> None:
-    """Keep axes whole where an operation picks or splits: the places of what it picks are written in the code."""
+    """Keep axes whole where an operation picks or splits: the positions of what it picks are written in the code."""
     for numbers in analysis.moves[node]:
-        places = torch.unravel_index(numbers.flatten(), x.units.shape)
-        picked = [axis for axis, each in enumerate(places) if len({*each.tolist()}) < x.units.shape[axis]]
+        positions = torch.unravel_index(numbers.flatten(), x.units.shape)
+        picked = [axis for axis, each in enumerate(positions) if len({*each.tolist()}) < x.units.shape[axis]]
         if picked:
             analysis.whole.append((node, x.units, tuple(picked)))
 

@@ -51,9 +51,9 @@ def _counted(node: fx.Node, analysis: Analysis) -> list[tuple[Tracked, list[int]
 
 def _rewritten_sizes(node: fx.Node, analysis: Analysis) -> list[fx.Node]:
     """Return the sizes of a view that are rewritten if they change; not those that also stand for another size."""
-    places = [analysis.resizes[node]] if node in analysis.resizes else analysis.places.get(node, ())
-    sizes = written_sizes(node) if places else ()
-    found = [sizes[place] for place in places if 0 <= place < len(sizes)]
+    axes = [analysis.resizes[node]] if node in analysis.resizes else analysis.grid_resizes.get(node, ())
+    sizes = written_sizes(node) if axes else ()
+    found = [sizes[axis] for axis in axes if 0 <= axis < len(sizes)]
     return [size for size in found if isinstance(size, fx.Node) and sizes.count(size) == 1]
 
 

@@ -1,4 +1,4 @@
-"""The rule of layer norms, which read all channels: what they read and what they give is kept whole."""
+"""The rule of layer norms, which read all channels: their inputs and outputs are kept whole."""
 
 from torch import fx
 

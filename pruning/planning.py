@@ -124,7 +124,7 @@ def _new_sizes(node: fx.Node, analysis: Analysis) -> tuple[int, ...]:
         chunks_alike = node.target in ("chunk", torch.chunk) and len({*left}) == 1
         return tuple(left) if any(gone.any() for gone in pieces) and not chunks_alike else ()
     fact = analysis.fact(node)
-    if isinstance(fact, Grid) and node in analysis.places:
+    if isinstance(fact, Grid) and node in analysis.grid_resizes:
         return _new_grid_sizes(node, fact, analysis)
     if node not in analysis.resizes or not parts(fact):
         return ()
@@ -136,7 +136,7 @@ def _new_sizes(node: fx.Node, analysis: Analysis) -> tuple[int, ...]:
 
 def _new_grid_sizes(node: fx.Node, grid: Grid, analysis: Analysis) -> tuple[int, ...]:
     """Return the new sizes of a view into several axes of channels: 0 for an unchanged one, () if all are unchanged."""
-    after = dict(zip(analysis.places[node], counts_after(grid, analysis).values(), strict=True))
+    after = dict(zip(analysis.grid_resizes[node], counts_after(grid, analysis).values(), strict=True))
     sizes = enumerate(written_sizes(node))
     numbers = tuple(_new_size(size, after.get(place), analysis) for place, size in sizes)
     return numbers if any(numbers) else ()

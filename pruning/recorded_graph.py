@@ -90,7 +90,7 @@ class Recorder(TorchFunctionMode):
             self._varying |= {node} if tensor.is_floating_point() else set()
 
     def finish(self, value: Any) -> fx.Graph:
-        """Return the graph of the run that gave this value."""
+        """Return the graph of the run that produced this value."""
         node = self.graph.output(self._as_argument(tuple(tensors_in(value))))
         note_facts(node, None, [], [])
         return self.graph

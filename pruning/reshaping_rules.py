@@ -137,10 +137,10 @@ def _split(node: fx.Node, analysis: Analysis) -> Fact:
     dim, pieces = argument(node, 2, "dim", default=0), argument(node, 1, "chunks", "split_size", _SECTIONS)
     if len(node.all_input_nodes) > 1 or dim % len(shape(node.args[0])) != x.axis:
         return analysis.mark_opaque(node, "splits along another axis than that of the channels")
-    places = torch.arange(len(x.units))
+    positions = torch.arange(len(x.units))
     analysis.splits.append(node)
     chunks = node.target in ("chunk", torch.chunk)
-    return tuple(x.picked(part) for part in (places.chunk(pieces) if chunks else torch.split(places, pieces)))
+    return tuple(x.picked(part) for part in (positions.chunk(pieces) if chunks else torch.split(positions, pieces)))
 
 
 _SECTIONS = "split_size_or_sections"

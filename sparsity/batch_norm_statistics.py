@@ -24,7 +24,7 @@ def batch_norm_layers(model: nn.Module) -> list[_BatchNorm]:
 
 
 def recalibrate_batch_norm(model: nn.Module, batches: Iterable[Any], reference: nn.Module | None = None) -> int:
-    """Estimate the running statistics of all batch-norm layers anew, and return how many layers there are.
+    """Re-estimate the running statistics of all batch-norm layers, and return the number of layers.
 
     Call it after pruning, or at the end of sparse training, before the network is evaluated. `batches` are some tens of
     training batches: inputs, or (inputs, targets) as a data loader gives them, or dictionaries of named inputs. The

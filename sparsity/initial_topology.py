@@ -100,7 +100,7 @@ def check_owned(layers: Sequence[Layer], optimizer: Optimizer, *, frozen: bool) 
     ]
     if missing:
         raise InputError(
-            f"the optimizer does not hold {', '.join(missing)}: give it the model's parameters, or leave these dense"
+            f"the optimizer does not hold {', '.join(missing)}: pass it the model's parameters, or leave these dense"
         )
 
 

@@ -38,7 +38,7 @@ class Sparsifier:
     finds no gradients. Methods that update after a step (SET, SNFS, pruning, …) do so by the optimizer's own post-step
     hook. `optimizer.step` is never wrapped or replaced.
 
-    With `automatic=True` nobody calls `step()`: the optimizer's own pre-step hook does, in any loop.
+    With `automatic=True` the optimizer's own pre-step hook calls `step()`, in any loop.
 
     `method` is the name of a registered method, `package.module:NAME`, or a `Method`.
 
@@ -130,7 +130,7 @@ class Sparsifier:
 
     @property
     def update_due(self) -> bool:
-        """Whether the next `step()` updates the topology in the place of the optimizer step."""
+        """Whether the next `step()` updates the topology instead of the optimizer step."""
         due = self.method.when(self.schedule, self.steps) and self._updated_at != self.steps
         return due and self.method.replaces_step
 
@@ -197,7 +197,7 @@ class Sparsifier:
         return StepHooks(self.optimizer, self._before_optimizer_step, self._after_optimizer_step, take)
 
     def _take_step(self) -> None:
-        """Call `step` in the place of the loop. Without any gradient the optimizer does nothing, and no step counts."""
+        """Call `step` on behalf of the loop. Without any gradient the optimizer does nothing, and no step counts."""
         if has_gradients(self.optimizer):
             self.step()
         else:

@@ -11,7 +11,8 @@ from rigl_compress.core.import_by_name import is_reference
 from rigl_compress.models.forward_order import find_layers
 from rigl_compress.models.sparse_parameters import dense_by_default, layer_shapes
 from rigl_compress.sparsity.distributions import DISTRIBUTIONS, fixed_densities, share_out
-from rigl_compress.sparsity.methods import Method, find_method
+from rigl_compress.sparsity.method_variants import find_method
+from rigl_compress.sparsity.methods import Method
 from rigl_compress.sparsity.schedules import DECAYS, UpdateSchedule
 
 # The paper stops the updates after about three quarters of training (§4).

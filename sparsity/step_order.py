@@ -87,7 +87,7 @@ class StepHooks:
         return None
 
     def _decide(self, optimizer: Optimizer) -> None:
-        """Call `sparse.step()` in the place of the loop."""
+        """Call `sparse.step()` on behalf of the loop."""
         take = None if self._take is None else self._take()
         if take is None:
             raise InputError(f"optimizer.step() was called without sparse.step() before it: {_ORDER}")

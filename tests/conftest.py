@@ -79,10 +79,10 @@ def trainer(tmp_path: Path, data_dir: Path) -> Trainer:
 @pytest.fixture
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone after it."""
+    from rigl_compress.data.dataset_registry import DATASETS
     from rigl_compress.exporters.encodings import ENCODINGS
     from rigl_compress.models.model_registry import MODELS
     from rigl_compress.pipeline.bench.backends import BACKENDS
-    from rigl_compress.pipeline.data.dataset_registry import DATASETS
     from rigl_compress.sparsity.distributions import DISTRIBUTIONS
     from rigl_compress.sparsity.methods import METHODS
     from rigl_compress.sparsity.schedules import DECAYS

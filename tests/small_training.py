@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from rigl_compress.models.topology import Topology
 from rigl_compress.sparsity.sparsifier import Sparsifier
 
 
@@ -31,6 +32,18 @@ def batch(index: int) -> tuple[Tensor, Tensor]:
 def sgd(model: nn.Module) -> Optimizer:
     """SGD with momentum."""
     return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def exact(model: nn.Module, topology: Topology) -> bool:
+    """Whether every inactive connection is zero."""
+    parameters = dict(model.named_parameters())
+    return all(not parameters[name][~mask].any() for name, mask in topology.items())
+
+
+def equal(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two networks have the same numbers, bit by bit."""
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(*pair) for pair in pairs)
 
 
 class Loop:
@@ -77,6 +90,5 @@ class Loop:
 
     @property
     def exact(self) -> bool:
-        """Whether no weight is there that the topology says is dead."""
-        parameters = dict(self.model.named_parameters())
-        return all(not parameters[name][~mask].any() for name, mask in self.sparse.topology.items())
+        """Whether every inactive connection is zero."""
+        return exact(self.model, self.sparse.topology)

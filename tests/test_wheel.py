@@ -15,6 +15,7 @@ PARTS = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "src", "nat
 PACKAGES = (
     "cli",
     "core",
+    "data",
     "experiments",
     "exporters",
     "integrations",

@@ -6,14 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from rigl_compress.core.errors import InputError
+from rigl_compress.data.dataset import DataSet
+from rigl_compress.data.idx_format import write_idx
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.pipeline.data.idx_format import write_idx
 from rigl_compress.pipeline.recipe import Recipe, parse_recipe
-from rigl_compress.pipeline.train.progress import Progress
-from rigl_compress.pipeline.train.stage import RunEnvironment, train
+from rigl_compress.pipeline.train.progress import Progress, ignore_progress
+from rigl_compress.pipeline.train.stage import RunEnvironment, build_job, model_spec, train
+from rigl_compress.pipeline.train.training_loop import Job
 from rigl_compress.pipeline.workspace import Run
 
 TRAIN, TEST = 300, 100
@@ -44,6 +48,12 @@ interval = 4
 def recipe(*overrides: str) -> Recipe:
     """The tiny recipe with some values changed, as by --set."""
     return parse_recipe(RECIPE, "tiny.toml", overrides)
+
+
+def job_of(data: DataSet, *overrides: str) -> Job:
+    """The tiny recipe ready for the training loop."""
+    chosen = recipe(*overrides)
+    return build_job(chosen, model_spec(chosen, data), data, torch.device("cpu"), ignore_progress)
 
 
 def digits(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -83,6 +93,15 @@ class Trainer:
         listener = options.pop("listener", None)
         train(recipe(*overrides), self.root / run, self.here(listener), **options)
         return Run.open(self.root / run)
+
+    def refused(self, *overrides: str) -> str:
+        """The one line with which a recipe is refused; nothing is written."""
+        with untouched(self.root), pytest.raises(InputError) as caught:
+            self(*overrides, run="new")
+        assert not (self.root / "new").exists()
+        message = str(caught.value)
+        assert len(message.splitlines()) == 1
+        return message
 
 
 class StoppedError(Exception):

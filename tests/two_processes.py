@@ -1,4 +1,4 @@
-"""One of two processes that train one network together; run by sparsity/test_replica_check.py as a script of its own."""
+"""One of two processes that train one network together; sparsity/test_replica_check.py runs it as a script."""
 
 import gc
 import json

@@ -182,10 +182,10 @@ def exporting(shop: Workshop) -> list[Case]:
 
 def fetching(shop: Workshop) -> list[Case]:
     """Fetch a data set of which a file is there, from a source on this machine."""
-    from rigl_compress.pipeline.data.data_files import DataFile, md5
-    from rigl_compress.pipeline.data.dataset_registry import DATASETS
-    from rigl_compress.pipeline.data.download_sources import Source
-    from rigl_compress.pipeline.data.mnist import MNIST
+    from rigl_compress.data.data_files import DataFile, md5
+    from rigl_compress.data.dataset_registry import DATASETS
+    from rigl_compress.data.download_sources import Source
+    from rigl_compress.data.mnist import MNIST
 
     contents = {path.name: path.read_bytes() for path in (shop.root / "data" / "mnist").iterdir()}
     published = tuple(DataFile(name, len(content), md5(content)) for name, content in contents.items())

@@ -12,12 +12,9 @@ double sum_at(const rigl::SparseMatrix& matrix, const rigl::ConvShape& shape, co
   double sum = 0;
   for (std::size_t k = matrix.row_ptr[row]; k < matrix.row_ptr[row + 1]; ++k) {
     const std::int64_t channel = matrix.col_idx[k] / taps, tap = matrix.col_idx[k] % taps;
-    const std::int64_t r = p / images.out_width * shape.rows.stride - shape.rows.pad_begin +
-                           tap / shape.columns.kernel * shape.rows.dilation;
-    const std::int64_t c = p % images.out_width * shape.columns.stride - shape.columns.pad_begin +
-                           tap % shape.columns.kernel * shape.columns.dilation;
-    if (r < 0 || r >= images.height || c < 0 || c >= images.width) continue;
-    sum += static_cast<double>(matrix.values[k] * image[(channel * images.height + r) * images.width + c]);
+    const std::int64_t pixel = images.pixel(shape, p, tap);
+    if (pixel < 0) continue;
+    sum += static_cast<double>(matrix.values[k] * image[channel * images.height * images.width + pixel]);
   }
   return sum;
 }
@@ -45,15 +42,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Bytes bytes(data, size);
   const rigl::KernelTable& table = kernels(bytes.byte());
   Integers integers(bytes.byte());
-  rigl::ConvShape shape;
-  shape.rows = axis(&bytes);
-  shape.columns = axis(&bytes);
+  const rigl::ConvShape shape = conv_shape(&bytes);
   Images images{};
   images.channels = static_cast<std::size_t>(bytes.range(1, 9));
   images.rows = static_cast<std::size_t>(bytes.range(1, 12));
   const std::uint32_t percent = bytes.byte() % 101;
   rigl::SparseMatrix tiny = sparse_matrix(&integers, 1, 1, 100);
-  if (!rigl::check_axis(shape.rows).empty() || !rigl::check_axis(shape.columns).empty()) {
+  if (!valid(shape)) {
     if (rigl::check_conv(tiny, shape).empty()) std::abort();
     return 0;
   }
@@ -65,12 +60,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!rigl::check_conv(matrix, shape).empty()) std::abort();
   rigl::SparseConv conv(matrix, shape, table);
   for (int run = 0; run < 6; ++run) {
-    images.batch = static_cast<std::size_t>(bytes.range(0, 3));
-    images.height = bytes.range(0, 40);
-    images.width = bytes.range(0, 70);
+    images.resize(&bytes);
     const int threads = 1 + static_cast<int>(bytes.byte() % 4);
     const bool with_bias = bytes.flag(), with_residual = bytes.flag(), in_place = bytes.flag();
-    const rigl::Clip clip = bytes.flag() ? rigl::Clip{0.0f, 60.0f} : rigl::Clip{-kInfinity, kInfinity};
+    const rigl::Clip clip = harness::clip(&bytes);
     const double each = static_cast<double>(matrix.values.size()) / static_cast<double>(images.rows) + 1;
     if (!images.fit(shape, 2e6 / each)) continue;
     const std::vector<float> x = integers.numbers(images.inputs()), bias = integers.numbers(images.rows);

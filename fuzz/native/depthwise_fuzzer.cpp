@@ -8,12 +8,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Bytes bytes(data, size);
   const rigl::KernelTable& table = kernels(bytes.byte());
   Integers integers(bytes.byte());
-  rigl::ConvShape shape;
-  shape.rows = axis(&bytes);
-  shape.columns = axis(&bytes);
+  const rigl::ConvShape shape = conv_shape(&bytes);
   Images images{};
   images.channels = images.rows = static_cast<std::size_t>(bytes.range(1, 9));
-  if (!rigl::check_axis(shape.rows).empty() || !rigl::check_axis(shape.columns).empty()) {
+  if (!valid(shape)) {
     if (rigl::check_depthwise({1.0f}, shape).empty()) std::abort();
     return 0;
   }
@@ -23,12 +21,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!rigl::check_depthwise(weights, shape).empty()) return 0;  // more padding than the kernel reaches
   const rigl::DepthwiseConv conv(weights, shape, table);
   for (int run = 0; run < 6; ++run) {
-    images.batch = static_cast<std::size_t>(bytes.range(0, 3));
-    images.height = bytes.range(0, 40);
-    images.width = bytes.range(0, 70);
+    images.resize(&bytes);
     const int threads = 1 + static_cast<int>(bytes.byte() % 4);
     const bool with_bias = bytes.flag();
-    const rigl::Clip clip = bytes.flag() ? rigl::Clip{0.0f, 60.0f} : rigl::Clip{-kInfinity, kInfinity};
+    const rigl::Clip clip = harness::clip(&bytes);
     if (!images.fit(shape, 2e6 / static_cast<double>(taps))) continue;
     const std::vector<float> x = integers.numbers(images.inputs()), bias = integers.numbers(images.channels);
     std::vector<float> y(images.outputs(), 0.5f), expected(y.size());
@@ -42,13 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const float* image = x.data() + plane * static_cast<std::size_t>(images.height * images.width);
       double sum = with_bias ? static_cast<double>(bias[channel]) : 0.0;
       for (std::size_t t = 0; t < taps; ++t) {
-        const std::int64_t tap = static_cast<std::int64_t>(t);
-        const std::int64_t r = p / images.out_width * shape.rows.stride - shape.rows.pad_begin +
-                               tap / shape.columns.kernel * shape.rows.dilation;
-        const std::int64_t c = p % images.out_width * shape.columns.stride - shape.columns.pad_begin +
-                               tap % shape.columns.kernel * shape.columns.dilation;
-        if (r < 0 || r >= images.height || c < 0 || c >= images.width) continue;
-        sum += static_cast<double>(weights[channel * taps + t] * image[r * images.width + c]);
+        const std::int64_t pixel = images.pixel(shape, p, static_cast<std::int64_t>(t));
+        if (pixel >= 0) sum += static_cast<double>(weights[channel * taps + t] * image[pixel]);
       }
       expected[i] = clipped(sum, clip);
     }

@@ -111,6 +111,11 @@ inline void check(const char* what, const std::vector<float>& found, const std::
   }
 }
 
+// A clipped or an unlimited output.
+inline rigl::Clip clip(Bytes* bytes) {
+  return bytes->flag() ? rigl::Clip{0.0f, 60.0f} : rigl::Clip{-kInfinity, kInfinity};
+}
+
 inline rigl::Axis axis(Bytes* bytes) {
   rigl::Axis axis;
   axis.kernel = bytes->odd(1);
@@ -121,16 +126,40 @@ inline rigl::Axis axis(Bytes* bytes) {
   return axis;
 }
 
+inline rigl::ConvShape conv_shape(Bytes* bytes) {
+  rigl::ConvShape shape;
+  shape.rows = axis(bytes);
+  shape.columns = axis(bytes);
+  return shape;
+}
+
+inline bool valid(const rigl::ConvShape& shape) {
+  return rigl::check_axis(shape.rows).empty() && rigl::check_axis(shape.columns).empty();
+}
+
 // A batch of images and the size of its output; `fit` is false if the output is empty or too large to check.
 struct Images {
   std::size_t batch, channels, rows;
   std::int64_t height, width, out_height, out_width;
 
+  void resize(Bytes* bytes) {
+    batch = static_cast<std::size_t>(bytes->range(0, 3));
+    height = bytes->range(0, 40);
+    width = bytes->range(0, 70);
+  }
   bool fit(const rigl::ConvShape& shape, double most) {
     out_height = shape.rows.output(height);
     out_width = shape.columns.output(width);
     const double outputs = static_cast<double>(out_height) * static_cast<double>(out_width) * static_cast<double>(rows);
     return out_height > 0 && out_width > 0 && outputs * static_cast<double>(batch) < most;
+  }
+  // The pixel that a filter tap reads for output `p`; -1: it lies in the padding.
+  std::int64_t pixel(const rigl::ConvShape& shape, std::int64_t p, std::int64_t tap) const {
+    const std::int64_t r =
+        p / out_width * shape.rows.stride - shape.rows.pad_begin + tap / shape.columns.kernel * shape.rows.dilation;
+    const std::int64_t c = p % out_width * shape.columns.stride - shape.columns.pad_begin +
+                           tap % shape.columns.kernel * shape.columns.dilation;
+    return r < 0 || r >= height || c < 0 || c >= width ? -1 : r * width + c;
   }
   std::size_t inputs() const { return batch * channels * static_cast<std::size_t>(height * width); }
   std::size_t outputs() const { return batch * rows * static_cast<std::size_t>(out_height * out_width); }

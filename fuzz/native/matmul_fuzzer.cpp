@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::size_t batch = static_cast<std::size_t>(bytes.range(0, 150));
     const int threads = 1 + static_cast<int>(bytes.byte() % 4);
     const bool x_by_column = bytes.flag(), y_by_column = bytes.flag(), with_bias = bytes.flag();
-    const rigl::Clip clip = bytes.flag() ? rigl::Clip{0.0f, 60.0f} : rigl::Clip{-kInfinity, kInfinity};
+    const rigl::Clip clip = harness::clip(&bytes);
     if (matrix.values.size() * batch > 500000) continue;  // too slow to check
     const std::vector<float> x = integers.numbers(batch * columns), bias = integers.numbers(rows);
     std::vector<float> y(batch * rows, 0.5f), expected(batch * rows);

@@ -57,8 +57,8 @@ def consume(data: bytes, folder: Path) -> None:
 
 
 def _unpack(data: bytes) -> None:
-    from rigl_compress.pipeline.data.archives import unpack
-    from rigl_compress.pipeline.data.download_sources import SourceError
+    from rigl_compress.data.archives import unpack
+    from rigl_compress.data.download_sources import SourceError
 
     try:
         unpack(data, WANTED)

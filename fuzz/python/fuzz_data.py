@@ -44,7 +44,7 @@ def consume(data: bytes, folder: Path) -> None:
 
 
 def _load(name: str, folder: Path) -> None:
-    from rigl_compress.pipeline.data.load_dataset import load_dataset
+    from rigl_compress.data.load_dataset import load_dataset
 
     options = {} if name in ("mnist", "fashion-mnist", "cifar10") else {"length": 8}
     where = folder / name if name == "text" else folder

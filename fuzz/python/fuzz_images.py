@@ -24,7 +24,7 @@ def consume(data: bytes, folder: Path) -> None:
 def _load(folder: Path, damaged: str) -> None:
     import torch
 
-    from rigl_compress.pipeline.data.load_dataset import load_dataset
+    from rigl_compress.data.load_dataset import load_dataset
 
     options = {"side": 8, "workers": 0, "damaged": damaged}
     found = load_dataset("image-folder", folder, fetch=False, options=options)

@@ -21,12 +21,12 @@ from safetensors.torch import save as save_safetensors
 from torch import nn
 
 from fuzzing.bundle import folder_bytes, pack
+from rigl_compress.data.idx_format import format_idx
 from rigl_compress.exporters.onnx_export import Layout, export_onnx, reencode
 from rigl_compress.pipeline.bench.bench_report import CompressionReport
 from rigl_compress.pipeline.bench.bench_sources import Source
 from rigl_compress.pipeline.bench.stage import BenchConfig, bench
 from rigl_compress.pipeline.bench.timing import TimingPlan
-from rigl_compress.pipeline.data.idx_format import format_idx
 from rigl_compress.pipeline.prune.stage import prune_run
 from rigl_compress.pipeline.recipe import parse_recipe
 from rigl_compress.pipeline.train.stage import RunEnvironment, train

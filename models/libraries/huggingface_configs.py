@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rigl_compress.core.errors import InputError, did_you_mean, first_line
+from rigl_compress.core.optional_packages import optional_package
 from rigl_compress.core.trust import code_is_trusted
-from rigl_compress.models.libraries.library_imports import optional_package
 
 # What makes transformers import code, or download: kernels, quantizers, the weights of another network.
 _LEFT_OUT = (
@@ -25,7 +25,7 @@ _REFUSED = ("backbone", "use_pretrained_backbone", "use_timm_backbone")
 
 def config_at(name: str, what: str) -> Any:
     """Return the configuration in a folder, or of a name on the Hugging Face hub; no code of theirs is run."""
-    transformers = optional_package("transformers", what, "huggingface")
+    transformers = optional_package("transformers", "huggingface", what)
     _check_folder(name, what)
     try:
         with without_output(transformers):
@@ -54,7 +54,7 @@ def config_of(table: Any, name: str, what: str) -> Any:
     """Return the configuration of a table, by classes of transformers alone; `auto_map` counts if code is trusted."""
     if not isinstance(table, Mapping) or not isinstance(table.get("model_type"), str):
         raise InputError(f"{what}: its config is not a table with a model_type: it is damaged")
-    transformers = optional_package("transformers", what, "huggingface")
+    transformers = optional_package("transformers", "huggingface", what)
     if code_is_trusted() and "auto_map" in table:
         return transformers.AutoConfig.from_pretrained(name, trust_remote_code=True)
     if found := [key for key in _keys(table) if key in _REFUSED]:
@@ -111,7 +111,7 @@ def saved(config: Any) -> dict[str, Any]:
 
 @contextmanager
 def without_output(transformers: Any) -> Iterator[None]:
-    """Silence the library's lines and progress bars: what matters is said in our words."""
+    """Silence the library's messages and progress bars: rigl-compress reports what matters."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

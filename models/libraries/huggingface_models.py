@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.core.optional_packages import optional_package
 from rigl_compress.core.trust import code_is_trusted
 from rigl_compress.models.libraries.huggingface_configs import changed, config_at, config_of, saved, without_output
 from rigl_compress.models.libraries.huggingface_outputs import images, returns_tensor, tokens
-from rigl_compress.models.libraries.library_imports import optional_package, warn_of_random
+from rigl_compress.models.libraries.library_weights import warn_of_random
 from rigl_compress.models.model_registry import Network, Options
 
 _OWN = ("config", "num_labels", "pretrained", "task")
@@ -71,7 +72,7 @@ class _Source:
 
     def __init__(self, name: str, options: Options) -> None:
         self.name, self.what, self._options = name, f"model {f'hf:{name}'!r}", options
-        self._library = optional_package("transformers", self.what, "huggingface")
+        self._library = optional_package("transformers", "huggingface", self.what)
         table = options.get("config")
         config = config_at(name, self.what) if table is None else config_of(table, name, self.what)
         self.task_name = _task(options.get("task"), config, self.what)

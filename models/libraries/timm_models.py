@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from rigl_compress.core.errors import InputError, did_you_mean
-from rigl_compress.models.libraries.library_imports import optional_package
+from rigl_compress.core.optional_packages import optional_package
 from rigl_compress.models.model_registry import Network, Options
 
 # Files that timm would unpickle, and places it would download from: `start.weights` reads files without pickle.
@@ -42,7 +42,7 @@ def _with_warning(model: nn.Module, name: str, options: Options) -> nn.Module:
 
 def _create(name: str, options: Options) -> nn.Module:
     what = f"model {f'timm:{name}'!r}"
-    timm = optional_package("timm", what)
+    timm = optional_package("timm", "timm", what)
     for option in _REFUSED:
         if option in options:
             raise InputError(f"{what} takes no {option} here: load weights of a file with start.weights")

@@ -5,7 +5,8 @@ from typing import Any
 from torch import nn
 
 from rigl_compress.core.errors import InputError, did_you_mean
-from rigl_compress.models.libraries.library_imports import load_fitting, optional_package
+from rigl_compress.core.optional_packages import optional_package
+from rigl_compress.models.libraries.library_weights import load_fitting
 from rigl_compress.models.model_registry import Network, Options
 
 _OWN = ("pretrained", "weights")
@@ -34,7 +35,7 @@ def _asks_for_weights(options: Options) -> bool:
 def _models(name: str) -> Any:
     """Return `torchvision.models`, which holds the classifiers; detectors and others are in its sub-packages."""
     what = f"model {f'torchvision:{name}'!r}"
-    models = optional_package("torchvision.models", what, "torchvision")
+    models = optional_package("torchvision.models", "torchvision", what)
     if name not in (known := models.list_models(module=models)):
         raise InputError(f"{what} is not a classifier of torchvision: {did_you_mean(name, known)}")
     return models

@@ -1,4 +1,4 @@
-"""Bytes by the paper's convention of a file with padding zeros in the place of pruned units, which cost nothing."""
+"""Bytes by the paper's convention of a file with padding zeros in place of pruned units, which cost nothing."""
 
 from collections.abc import Mapping
 from dataclasses import replace

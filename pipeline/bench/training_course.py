@@ -1,4 +1,4 @@
-"""The course of a training: its epochs, and the sparsity that was asked and reached, as tables of text."""
+"""The course of a training: its epochs, and target and actual sparsity, as tables of text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from rigl_compress.pipeline.workspace import Run
 MOST_EPOCHS = 12  # lines of a table that is read at a glance; metrics.jsonl has them all
 LARGEST = 1e30  # what a chart can show
 EPOCH_COLUMNS = ("epoch", "loss", "{metric}", "dropped", "grown", "learning rate", "sparsity", "time")
-WEIGHT_COLUMNS = ("weight", "size", "sparsity asked", "sparsity", "left dense because")
+WEIGHT_COLUMNS = ("weight", "size", "target sparsity", "sparsity", "left dense because")
 T = TypeVar("T")
 
 
@@ -62,24 +62,24 @@ def _time_line(course: TrainingCourse) -> str:
 
 
 def sparsity_line(course: TrainingCourse) -> str:
-    """Return a sentence about the sparsity of the whole network: asked, reached, and over all weights."""
-    asked, weights = course.result.get("asked_sparsity"), course.weights
-    wanted = "not asked for" if asked is None else f"asked {percent(asked)}"
+    """Return a sentence about the sparsity of the whole network: target, actual, and over all weights."""
+    target, weights = course.result.get("target_sparsity"), course.weights
+    wanted = "no target" if target is None else f"target {percent(target)}"
     planned = _planned(weights)
-    differs = planned is not None and percent(planned) != percent(asked or 0)
+    differs = planned is not None and percent(planned) != percent(target or 0)
     by_layer = f", by layer {percent(planned or 0)}" if differs else ""
     everything = f", {percent(all_sparsity(weights))} of all weights" if course.result.get("left_dense") else ""
     return f"Sparsity: {wanted}{by_layer}; it is {percent(course.result['sparsity'])}{everything}."
 
 
 def _planned(weights: Sequence[WeightAccount]) -> float | None:
-    """Return the sparsity that the layers have together if each has what is asked of it.
+    """Return the sparsity that the layers have together if each has its target.
 
     >>> _planned([WeightAccount("a", 30, 0.8, 0.8), WeightAccount("b", 10, 0.0, 0.0), WeightAccount("c", 9, None, 0.0)])
     0.6
     """
-    asked = [(each.size, each.asked) for each in weights if each.asked is not None]
-    return sum(size * share for size, share in asked) / sum(size for size, _ in asked) if asked else None
+    targets = [(each.size, each.target) for each in weights if each.target is not None]
+    return sum(size * share for size, share in targets) / sum(size for size, _ in targets) if targets else None
 
 
 def epochs_table(course: TrainingCourse, most: int = MOST_EPOCHS) -> TextTable:
@@ -119,13 +119,13 @@ def evenly(rows: Sequence[T], most: int) -> list[T]:
 
 
 def weights_table(course: TrainingCourse) -> TextTable:
-    """Return the table of the weights: the sparsity asked and reached, and why those without zeros have none."""
+    """Return the table of the weights: target and actual sparsity, and why those without zeros have none."""
     return TextTable("sparsity by weight", WEIGHT_COLUMNS, tuple(map(_weight_row, course.weights)))
 
 
 def _weight_row(each: WeightAccount) -> tuple[str, ...]:
-    asked = "" if each.asked is None else percent(each.asked)
-    return each.name, f"{each.size:,}", asked, percent(each.sparsity), each.dense_because
+    target = "" if each.target is None else percent(each.target)
+    return each.name, f"{each.size:,}", target, percent(each.sparsity), each.dense_because
 
 
 def course_markdown(course: TrainingCourse) -> str:

@@ -1,4 +1,4 @@
-"""The part of a run's page about its training: curves, and the sparsity that was asked and reached."""
+"""The part of a run's page about its training: curves, and target and actual sparsity."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -61,7 +61,7 @@ def _weights(course: TrainingCourse) -> Iterator[str]:
     every = weights_table(course)
     if not every.rows:
         return
-    yield "<h2>Sparsity, asked and reached</h2>"
+    yield "<h2>Target and actual sparsity</h2>"
     if len(every.rows) > MOST_WEIGHTS:  # what stays dense is in sight in any case
         dense = tuple(row for row in every.rows if row[-1])
         yield table(replace(every, rows=dense)) if dense else ""

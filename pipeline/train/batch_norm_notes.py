@@ -10,7 +10,7 @@ from rigl_compress.sparsity.batch_norm_statistics import batch_norm_layers
 
 
 def report_batch_norm(recipe: Recipe, model: nn.Module, log: Log) -> None:
-    """Say what is not obvious: settings without effect, statistics that fit nothing, or that nobody re-estimates."""
+    """Log what is not obvious: settings without effect, statistics that fit no data or are not re-estimated."""
     for note in batch_norm_notes(recipe, bool(batch_norm_layers(model))):
         log(note)
 

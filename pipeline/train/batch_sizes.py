@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rigl_compress.pipeline.data.dataset import DataSet
+from rigl_compress.data.dataset import DataSet
 from rigl_compress.pipeline.recipe import Recipe
 from rigl_compress.pipeline.train.progress import Log
 

@@ -14,15 +14,15 @@ from rigl_compress.core.dataclass_io import parse
 from rigl_compress.core.errors import InputError
 from rigl_compress.models.sparse_model import load_weights
 from rigl_compress.sparsity.sparsifier import Sparsifier
+from rigl_compress.sparsity.sparsifier_state import (
+    StateHeader,
+    masks_and_memory,
+    state_header,
+    state_tensors,
+    tensors_below,
+)
 
 KIND = "checkpoint"
-
-
-@dataclass(frozen=True)
-class _Counters:
-    steps: int
-    updates: int
-    changed: int
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,10 @@ class _Progress:
 
 
 @dataclass(frozen=True)
-class _Header:
+class _Header(StateHeader):
     """The header beside the tensors."""
 
     progress: _Progress
-    counters: _Counters
-    updated_at: int | None
-    pending: int | None
     optimizer: Mapping[str, Any]
     gates: Mapping[str, Any]
 
@@ -57,17 +54,14 @@ def save_checkpoint(
     """Write model, optimizer, topology and random state as one file, atomically."""
     state = sparse.state_dict()
     tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
-    tensors |= {f"mask/{name}": mask for name, mask in state["masks"].items()}
-    tensors |= {f"memory/{name}/{key}": value for name, each in state["memory"].items() for key, value in each.items()}
+    tensors |= state_tensors(state)
     gates = state["gates"] or {"tensors": {}}
     tensors |= {f"gate/{name}": tensor for name, tensor in gates["tensors"].items()}
     tensors["random"] = torch.get_rng_state()
     optimizer_tensors, optimizer_numbers = _split(_states(_trained(model, sparse), optimizer))
     content = {
         "progress": dict(progress),
-        "counters": state["counters"],
-        "updated_at": state["updated_at"],
-        "pending": state["pending"],
+        **state_header(state),
         "optimizer": optimizer_numbers,
         "gates": {key: value for key, value in gates.items() if key != "tensors"},
     }
@@ -79,8 +73,8 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, sparse: 
     tensors, content = load_artifact(path, KIND)
     try:
         header = parse(_Header, content)
-        load_weights(model, _below(tensors, "model/"), "the run's recipe")
-        _load_optimizer(_trained(model, sparse), optimizer, _below(tensors, "optimizer/"), header.optimizer)
+        load_weights(model, tensors_below(tensors, "model/"), "the run's recipe")
+        _load_optimizer(_trained(model, sparse), optimizer, tensors_below(tensors, "optimizer/"), header.optimizer)
         _load_sparse(sparse, tensors, content)
         torch.set_rng_state(tensors["random"])
     except (InputError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -91,17 +85,8 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, sparse: 
 
 
 def _load_sparse(sparse: Sparsifier, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:
-    masks = _below(tensors, "mask/")
-    for name, mask in masks.items():
-        if mask.dtype != torch.bool:
-            raise InputError(f"the mask of {name!r} is {mask.dtype}, expected torch.bool")
-    memory = {name: _below(tensors, f"memory/{name}/") for name in masks}
-    gates = {**content.get("gates", {}), "tensors": _below(tensors, "gate/")}
-    sparse.load_state_dict({**content, "masks": masks, "memory": memory, "gates": gates})
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    gates = {**content.get("gates", {}), "tensors": tensors_below(tensors, "gate/")}
+    sparse.load_state_dict({**content, **masks_and_memory(tensors), "gates": gates})
 
 
 def _trained(model: nn.Module, sparse: Sparsifier) -> dict[str, nn.Parameter]:

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from rigl_compress.core.errors import InputError, first_line
+from rigl_compress.data.dataset import DataSet
 from rigl_compress.models.model_registry import ModelSpec
-from rigl_compress.pipeline.data.dataset import DataSet
 
 
 def check_input(model: nn.Module, data: DataSet, spec: ModelSpec) -> None:

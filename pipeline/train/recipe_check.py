@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
+from rigl_compress.data.dataset import DataSet
+from rigl_compress.data.dataset_registry import DATASETS, published
+from rigl_compress.data.load_dataset import dataset_status, load_dataset, outline
+from rigl_compress.data.samples import Split
 from rigl_compress.models.model_registry import MODELS
-from rigl_compress.pipeline.data.dataset import DataSet
-from rigl_compress.pipeline.data.dataset_registry import DATASETS, published
-from rigl_compress.pipeline.data.load_dataset import dataset_status, load_dataset, outline
-from rigl_compress.pipeline.data.samples import Split
 from rigl_compress.pipeline.recipe import DataConfig, Recipe
 from rigl_compress.pipeline.train.batch_sizes import with_batch_of
 from rigl_compress.pipeline.train.progress import ignore_progress

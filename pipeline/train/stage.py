@@ -14,14 +14,14 @@ from rigl_compress.core.errors import InputError
 from rigl_compress.core.import_by_name import is_reference
 from rigl_compress.core.provenance import command_line, environment
 from rigl_compress.core.trust import code_is_trusted, may_import, named, only_named, record_trained_code, trusting_code
+from rigl_compress.data.dataset import DataSet
+from rigl_compress.data.load_dataset import load_dataset
 from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.pipeline.data.dataset import DataSet
-from rigl_compress.pipeline.data.load_dataset import load_dataset
 from rigl_compress.pipeline.optimizers import build_optimizer
 from rigl_compress.pipeline.prune.stage import keep_removals, prune, pruned_spec
 from rigl_compress.pipeline.recipe import Recipe, StartConfig
-from rigl_compress.pipeline.sparsity_account import asked_sparsity, sparsity_account, topology_changes
+from rigl_compress.pipeline.sparsity_account import sparsity_account, target_sparsity, topology_changes
 from rigl_compress.pipeline.train.batch_norm_notes import report_batch_norm
 from rigl_compress.pipeline.train.batch_sizes import with_batch_of
 from rigl_compress.pipeline.train.checkpoint import load_checkpoint, save_checkpoint
@@ -140,10 +140,10 @@ def _train(
 
 def _check_start(start: StartConfig | None, path: Path) -> None:
     """Raise where a run would start from its own folder, which it is about to replace."""
-    places = {"run": start.run, "weights": start.file} if start is not None else {}
-    for key, place in places.items():
-        if place is not None and path.resolve() in (Path(place).resolve(), Path(place).resolve().parent):
-            raise InputError(f"start.{key} is {str(place)!r}, the folder of this run: choose another with --output")
+    sources = {"run": start.run, "weights": start.file} if start is not None else {}
+    for key, source in sources.items():
+        if source is not None and path.resolve() in (Path(source).resolve(), Path(source).resolve().parent):
+            raise InputError(f"start.{key} is {str(source)!r}, the folder of this run: choose another with --output")
 
 
 def _restore_progress(job: Job, progress: Mapping[str, Any], file: Path) -> None:
@@ -266,7 +266,7 @@ def _finish(run: Run, job: Job, spec: ModelSpec, recipe: Recipe, facts: dict[str
         **facts,
         **summarize(recipe, model, job, pruned),
         "left_dense": job.sparse.left_dense,
-        "asked_sparsity": asked_sparsity(job.sparse, given),
+        "target_sparsity": target_sparsity(job.sparse, given),
         "sparsity_by_weight": [asdict(each) for each in sparsity_account(job.model, job.sparse, given)],
         "command": command_line(),
         "seed": recipe.seed,

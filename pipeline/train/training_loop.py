@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rigl_compress.core.random_generators import generator
+from rigl_compress.data.dataset import DataSet
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.pipeline.data.dataset import DataSet
 from rigl_compress.pipeline.learning_rate import Rate
 from rigl_compress.pipeline.metrics import METRICS, Metric, evaluate, loss_of
 from rigl_compress.pipeline.optimizers import set_learning_rate
@@ -47,7 +47,7 @@ class Job:
     epochs_done: int = 0
     seen: dict[str, Any] = field(default_factory=dict)  # metrics of the last evaluation, and the best so far
     initial: SparseModel | None = None  # all initial weights, until they are saved
-    notes: tuple[str, ...] = ()  # what the user is told before training begins
+    notes: tuple[str, ...] = ()  # printed before training starts
     recalibrated: int = 0  # topology updates at the last estimate of batch-norm statistics
 
     @property

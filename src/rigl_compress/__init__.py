@@ -11,7 +11,7 @@ __version__ = version("rigl-compress")
 
 _HOME = {
     "Backend": "rigl_compress.pipeline.bench.backends",
-    "DataSet": "rigl_compress.pipeline.data.dataset",
+    "DataSet": "rigl_compress.data.dataset",
     "Distillation": "rigl_compress.sparsity.distillation",
     "Distribution": "rigl_compress.sparsity.distributions",
     "Encoding": "rigl_compress.exporters.encodings",
@@ -21,7 +21,7 @@ _HOME = {
     "SparseModel": "rigl_compress.models.sparse_model",
     "Sparsifier": "rigl_compress.sparsity.sparsifier",
     "SparsityConfig": "rigl_compress.sparsity.sparsity_config",
-    "Split": "rigl_compress.pipeline.data.samples",
+    "Split": "rigl_compress.data.samples",
     "Topology": "rigl_compress.models.topology",
     "count_flops": "rigl_compress.models.flop_counter",
     "export_onnx": "rigl_compress.exporters.onnx_export",
@@ -32,7 +32,7 @@ _HOME = {
     "prune_dead_neurons": "rigl_compress.pruning.dead_neurons",
     "recalibrate_batch_norm": "rigl_compress.sparsity.batch_norm_statistics",
     "register_backend": "rigl_compress.pipeline.bench.backends",
-    "register_dataset": "rigl_compress.pipeline.data.dataset_registry",
+    "register_dataset": "rigl_compress.data.dataset_registry",
     "register_distribution": "rigl_compress.sparsity.distributions",
     "register_encoding": "rigl_compress.exporters.encodings",
     "register_method": "rigl_compress.sparsity.methods",
@@ -74,6 +74,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from rigl_compress.core.errors import InputError as InputError
+    from rigl_compress.data.dataset import DataSet as DataSet
+    from rigl_compress.data.dataset_registry import register_dataset as register_dataset
+    from rigl_compress.data.samples import Split as Split
     from rigl_compress.exporters.encodings import Encoding as Encoding
     from rigl_compress.exporters.encodings import register_encoding as register_encoding
     from rigl_compress.exporters.onnx_export import export_onnx as export_onnx
@@ -83,9 +86,6 @@ if TYPE_CHECKING:
     from rigl_compress.models.topology import Topology as Topology
     from rigl_compress.pipeline.bench.backends import Backend as Backend
     from rigl_compress.pipeline.bench.backends import register_backend as register_backend
-    from rigl_compress.pipeline.data.dataset import DataSet as DataSet
-    from rigl_compress.pipeline.data.dataset_registry import register_dataset as register_dataset
-    from rigl_compress.pipeline.data.samples import Split as Split
     from rigl_compress.pruning.dead_neurons import prune_dead_neurons as prune_dead_neurons
     from rigl_compress.runtime.kernel_library import kernels_library as kernels_library
     from rigl_compress.runtime.session import InferenceSession as InferenceSession

@@ -251,7 +251,7 @@ def test_data_fetch(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         log("asking a mirror")
         return tmp_path / "mnist"
 
-    monkeypatch.setattr("rigl_compress.pipeline.data.load_dataset.fetch_dataset", fetch)
+    monkeypatch.setattr("rigl_compress.data.load_dataset.fetch_dataset", fetch)
     shown = cli("data", "fetch", "mnist", "--data-dir", tmp_path, "--json")
     assert asked == [("mnist", tmp_path)]
     assert json.loads(shown.out) == {"name": "mnist", "folder": str(tmp_path / "mnist")}

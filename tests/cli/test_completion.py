@@ -14,11 +14,11 @@ from tiny import Cli
 
 from rigl_compress.cli import _catalog, _name_cache
 from rigl_compress.cli._option_types import recipe_settings
+from rigl_compress.data.dataset_registry import DATASETS
 from rigl_compress.experiments.spec import shipped_comparisons
 from rigl_compress.exporters.sparsify import encoding_names
 from rigl_compress.models.model_registry import MODELS
 from rigl_compress.pipeline.bench.backends import BACKENDS
-from rigl_compress.pipeline.data.dataset_registry import DATASETS
 from rigl_compress.pipeline.recipe import load_recipe, shipped_recipes
 from rigl_compress.sparsity.methods import METHODS
 

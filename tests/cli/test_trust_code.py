@@ -19,7 +19,7 @@ from pathlib import Path
 from torch import nn
 import tiny
 from rigl_compress import DataSet
-from rigl_compress.pipeline.data.mnist import as_split
+from rigl_compress.data.mnist import as_split
 
 Path({canary!r}).touch()
 

@@ -17,10 +17,10 @@ from tiny import Cli, Trainer
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.trust import FromFile, may_import, only_named
+from rigl_compress.data.image_decoding import DamagedImageError, decode
 from rigl_compress.exporters.external_data import contained
 from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.pipeline.bench.footprint import footprints
-from rigl_compress.pipeline.data.image_decoding import DamagedImageError, decode
 from rigl_compress.pipeline.recipe import parse_recipe
 from rigl_compress.pipeline.train.stage import train
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from rigl_compress.cli.landscape import _CURVES
 from rigl_compress.core.errors import InputError
+from rigl_compress.data.samples import Split
 from rigl_compress.experiments.loss_landscape import (
     CURVES,
     LandscapeConfig,
@@ -21,7 +22,6 @@ from rigl_compress.experiments.loss_landscape import (
 from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
-from rigl_compress.pipeline.data.samples import Split
 from rigl_compress.pipeline.workspace import Run
 
 SMALL = {"options": {"hidden": [12], "inputs": 6, "classes": 3}}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_training import batch, perceptron
+from small_training import batch, equal, exact, perceptron
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -65,16 +65,6 @@ def trainer(callback: Any, model: nn.Module | None = None, folder: str = "out", 
     }
     args = TrainingArguments(folder, **{**settings, **more})
     return Trainer(model or Classifier(), args, train_dataset=SAMPLES, eval_dataset=SAMPLES[:32], callbacks=[callback])
-
-
-def exact(model: nn.Module, topology: rc.Topology) -> bool:
-    parameters = dict(model.named_parameters())
-    return all(not parameters[name][~mask].any() for name, mask in topology.items())
-
-
-def equal(one: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(*pair) for pair in pairs)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_training import batch, perceptron
+from small_training import batch, equal, exact, perceptron
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -74,16 +74,6 @@ def trainer(callback: Any, epochs: int = 2, package: Any = pl, **more: Any) -> A
         enable_model_summary=False,
         **{"logger": False, "enable_checkpointing": False, **more},
     )
-
-
-def exact(model: nn.Module, topology: rc.Topology) -> bool:
-    parameters = dict(model.named_parameters())
-    return all(not parameters[name][~mask].any() for name, mask in topology.items())
-
-
-def equal(one: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    return all(torch.equal(*pair) for pair in pairs)
 
 
 def by_hand(epochs: int, clip: float = 0.0, accumulate: int = 1, **settings: Any) -> tuple[nn.Module, rc.Sparsifier]:

@@ -34,8 +34,8 @@ def test_what_is_written_is_read(method: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tensors", "content", "message"),
     [
-        ({}, {}, "has no masks, or not of booleans"),
-        ({"mask/0.weight": torch.ones(2)}, {}, "has no masks, or not of booleans"),
+        ({}, {}, "there are no masks; it is damaged"),
+        ({"mask/0.weight": torch.ones(2)}, {}, "is torch.float32, expected torch.bool; it is damaged"),
         (MASK, {"counters": COUNTERS}, "it is damaged, restore it"),
         (MASK, {"counters": {**COUNTERS, "steps": "one"}, "updated_at": None, "pending": None}, "it is damaged"),
     ],

@@ -179,9 +179,9 @@ def text(name: str, content: str) -> Callable[[Path], Path]:
     [
         (lambda folder: folder / "no.safetensors", "no.safetensors does not exist: pass a .safetensors, .pt or .pth"),
         (lambda folder: folder, "has no weights in it, expected model.safetensors, model.safetensors.index.json"),
-        (text("w.onnx", ""), "is no file of weights by its name: give a .safetensors"),
+        (text("w.onnx", ""), "does not have the name of a file of weights: pass a .safetensors"),
         (text("w.safetensors", "nonsense"), "cannot read"),
-        (text("w.pt", "nonsense"), "give what torch.save(model.state_dict(), …) wrote, or safetensors"),
+        (text("w.pt", "nonsense"), "pass what torch.save(model.state_dict(), …) wrote, or safetensors"),
         (oversized, "cannot read"),
         (bomb, "bytes, more than it has: torch.save does not compress"),
         (cut, "the file is damaged, fetch it again"),

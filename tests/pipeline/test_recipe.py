@@ -10,14 +10,14 @@ import tiny
 import torch
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.data.byte_sequences import Sequences
+from rigl_compress.data.dataset import DataSet, Split
+from rigl_compress.data.dataset_registry import DATASETS
+from rigl_compress.data.masked_bytes import MaskedSequences
 from rigl_compress.experiments.spec import shipped_comparisons
 from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.models.storage_size import layer_bytes
-from rigl_compress.pipeline.data.byte_sequences import Sequences
-from rigl_compress.pipeline.data.dataset import DataSet, Split
-from rigl_compress.pipeline.data.dataset_registry import DATASETS
-from rigl_compress.pipeline.data.masked_bytes import MaskedSequences
 from rigl_compress.pipeline.recipe import (
     DataConfig,
     Recipe,

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from rigl_compress.core.errors import InputError
 from rigl_compress.models.topology import connections
 from rigl_compress.sparsity.connection_quotas import by_momentum, share_whole, weakest_anywhere
-from rigl_compress.sparsity.methods import METHODS, VARIANTS, Method, find_method, never
+from rigl_compress.sparsity.method_variants import VARIANTS, find_method
+from rigl_compress.sparsity.methods import METHODS, Method, never
 from rigl_compress.sparsity.schedules import pruned_density
 from rigl_compress.sparsity.sparsifier import Sparsifier
 

@@ -18,7 +18,7 @@ from rigl_compress.pipeline.bench.training_course import (
     epochs_table,
     weights_table,
 )
-from rigl_compress.pipeline.sparsity_account import asked_sparsity, sparsity_account
+from rigl_compress.pipeline.sparsity_account import sparsity_account, target_sparsity
 from rigl_compress.pipeline.workspace import Run
 from rigl_compress.sparsity.sparsifier import Sparsifier
 
@@ -26,7 +26,7 @@ from rigl_compress.sparsity.sparsifier import Sparsifier
 def account(model: nn.Module, **settings: Any) -> dict[str, tuple[float | None, float, str]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     sparse = Sparsifier(model, optimizer, total_steps=10, **settings)
-    return {row.name: (row.asked, row.sparsity, row.dense_because) for row in sparsity_account(model, sparse, None)}
+    return {row.name: (row.target, row.sparsity, row.dense_because) for row in sparsity_account(model, sparse, None)}
 
 
 @pytest.mark.filterwarnings("ignore:sparse training does not reach")
@@ -46,21 +46,21 @@ def test_gates_of_recurrent_weights_are_counted_one_by_one() -> None:
     assert len(found) == 6
 
 
-def test_structured_methods_are_asked_for_units() -> None:
+def test_structured_methods_have_targets_for_units() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     sparse = Sparsifier(model, torch.optim.SGD(model.parameters(), lr=0.1), total_steps=10, method="l0")
-    assert asked_sparsity(sparse, None) is None
-    assert {row.asked for row in sparsity_account(model, sparse, None)} == {None}
+    assert target_sparsity(sparse, None) is None
+    assert {row.target for row in sparsity_account(model, sparse, None)} == {None}
 
 
-def test_a_run_records_what_was_asked_and_what_is(trainer: Trainer) -> None:
+def test_a_run_records_target_and_actual_sparsity(trainer: Trainer) -> None:
     run = trainer("sparsity.layers={fc3 = 0.0}")
     result, end = run.result(), run.topology("end")
-    assert result["asked_sparsity"] == 0.8
+    assert result["target_sparsity"] == 0.8
     rows = {row["name"]: row for row in result["sparsity_by_weight"]}
     assert {name: row["sparsity"] for name, row in rows.items()} == {each.name: each.sparsity for each in end.layers}
     assert rows["fc3.weight"]["dense_because"] == "sparsity 0 in sparsity.layers"
-    assert rows["fc1.weight"]["asked"] == pytest.approx(rows["fc1.weight"]["sparsity"], abs=1e-3)
+    assert rows["fc1.weight"]["target"] == pytest.approx(rows["fc1.weight"]["sparsity"], abs=1e-3)
 
 
 def test_the_changes_of_all_epochs_lead_from_the_first_topology_to_the_last(trainer: Trainer) -> None:
@@ -73,11 +73,11 @@ def test_the_changes_of_all_epochs_lead_from_the_first_topology_to_the_last(trai
     assert all(row["grown"] == 0 for row in rows)
 
 
-def test_a_run_that_starts_from_a_topology_is_asked_for_that_one(trainer: Trainer) -> None:
+def test_a_run_that_starts_from_a_topology_has_its_sparsity_as_target(trainer: Trainer) -> None:
     first = trainer("train.epochs=1", run="first")
     start = ('start.weights="initial"', 'start.topology="end"', "sparsity.method=lottery", "sparsity.sparsity=0.5")
     found = trainer("train.epochs=1", f'start.run="{first.path}"', *start).result()
-    assert found["asked_sparsity"] == first.topology("end").sparsity == found["sparsity"]
+    assert found["target_sparsity"] == first.topology("end").sparsity == found["sparsity"]
 
 
 def course(epochs: int = 30, **result: Any) -> TrainingCourse:
@@ -90,15 +90,15 @@ def course(epochs: int = 30, **result: Any) -> TrainingCourse:
 
 def test_sentences() -> None:
     weights = [
-        {"name": "fc", "size": 90, "asked": 0.9, "sparsity": 0.9, "dense_because": ""},
-        {"name": "table", "size": 10, "asked": None, "sparsity": 0.0, "dense_because": "embedding"},
+        {"name": "fc", "size": 90, "target": 0.9, "sparsity": 0.9, "dense_because": ""},
+        {"name": "table", "size": 10, "target": None, "sparsity": 0.0, "dense_because": "embedding"},
     ]
-    found = course_lines(course(1, asked_sparsity=0.9, sparsity_by_weight=weights, left_dense={"table": 10}))
+    found = course_lines(course(1, target_sparsity=0.9, sparsity_by_weight=weights, left_dense={"table": 10}))
     assert found == [
         "rigl, seed 0: 1 epoch in 61.5 s; error 2.00 % at the end, 1.50 % at best.",
-        "Sparsity: asked 90.00%; it is 90.00%, 81.00% of all weights.",
+        "Sparsity: target 90.00%; it is 90.00%, 81.00% of all weights.",
     ]
-    assert course_lines(course())[1] == "Sparsity: not asked for; it is 90.00%."
+    assert course_lines(course())[1] == "Sparsity: no target; it is 90.00%."
 
 
 def test_long_trainings_are_shortened_and_say_so() -> None:
@@ -113,18 +113,18 @@ def test_long_trainings_are_shortened_and_say_so() -> None:
 def test_markdown_of_a_run(trainer: Trainer) -> None:
     text = course_markdown(course_of(trainer()))
     assert text.count("\n| ") == 1 + EPOCHS + 1 + 3
-    assert "| weight | size | sparsity asked | sparsity | left dense because |" in text
+    assert "| weight | size | target sparsity | sparsity | left dense because |" in text
 
 
 def test_runs_of_earlier_versions_have_no_account(trainer: Trainer) -> None:
     run = trainer("train.epochs=1")
-    old = {key: value for key, value in run.result().items() if key not in ("asked_sparsity", "sparsity_by_weight")}
+    old = {key: value for key, value in run.result().items() if key not in ("target_sparsity", "sparsity_by_weight")}
     run.result_file.write_text(json.dumps(old), encoding="utf-8")
     assert weights_table(course_of(run)).rows == ()
 
 
 @pytest.mark.parametrize(
-    "wrong", ["x", [3], [{"name": "fc1.weight"}], [{"name": 1, "size": 2, "asked": 0, "sparsity": 0}]]
+    "wrong", ["x", [3], [{"name": "fc1.weight"}], [{"name": 1, "size": 2, "target": 0, "sparsity": 0}]]
 )
 def test_a_damaged_account_is_said_with_its_file(wrong: Any, trainer: Trainer) -> None:
     run = trainer("train.epochs=1")

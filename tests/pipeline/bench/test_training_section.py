@@ -15,7 +15,7 @@ from rigl_compress.pipeline.bench.training_section import MOST_WEIGHTS, training
 
 
 def weight(name: str, reason: str = "") -> dict[str, Any]:
-    return {"name": name, "size": 100, "asked": 0.9, "sparsity": 0.0 if reason else 0.9, "dense_because": reason}
+    return {"name": name, "size": 100, "target": 0.9, "sparsity": 0.0 if reason else 0.9, "dense_because": reason}
 
 
 def course(epochs: int = 5, weights: int = 2, **changes: Any) -> TrainingCourse:
@@ -63,7 +63,7 @@ def test_runs_of_earlier_versions_show_the_last_update() -> None:
 def test_dense_weights_are_in_sight_in_large_networks_too() -> None:
     page = section(course(weights=MOST_WEIGHTS + 1))
     before, folded = page.split(f"<summary>All {MOST_WEIGHTS + 2} weights</summary>")
-    assert "embedding" in before.partition("Sparsity, asked and reached")[2]
+    assert "embedding" in before.partition("Target and actual sparsity")[2]
     assert "layer0.weight" in folded
     assert "<b>" not in page
 

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.data.dataset import DataSet
 from rigl_compress.models.model_registry import register_model
-from rigl_compress.pipeline.data.dataset import DataSet
-from rigl_compress.pipeline.data.load_dataset import load_dataset
 from rigl_compress.pipeline.metrics import METRICS, evaluate
 from rigl_compress.pipeline.recipe import load_recipe
 from rigl_compress.pipeline.train import training_loop as loop
-from rigl_compress.pipeline.train.progress import Progress, ignore_progress
-from rigl_compress.pipeline.train.stage import build_job, model_spec, train
+from rigl_compress.pipeline.train.progress import Progress
+from rigl_compress.pipeline.train.stage import train
 from rigl_compress.pipeline.train.teacher import teacher_facts
 from rigl_compress.pipeline.train.training_loop import Job, train_epochs
 from rigl_compress.pipeline.workspace import Run
@@ -53,16 +51,6 @@ def dense(trainer: Trainer, normalised: None) -> Run:
     return trainer(*NORMALISED, "sparsity.method=dense", "train.recalibrate_batch_norm=15", run="dense")
 
 
-@pytest.fixture(scope="module")
-def data(data_dir: Path) -> DataSet:
-    return load_dataset("mnist", data_dir, fetch=False)
-
-
-def job_of(data: DataSet, *overrides: str) -> Job:
-    recipe = tiny.recipe(*overrides)
-    return build_job(recipe, model_spec(recipe, data), data, torch.device("cpu"), ignore_progress)
-
-
 def rows_of(job: Job) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     train_epochs(job, lambda _, metrics: rows.append(metrics))
@@ -73,7 +61,7 @@ def rows_of(job: Job) -> list[dict[str, Any]]:
 
 
 def test_the_teacher_is_the_network_before_it_was_pruned(trainer: Trainer, dense: Run, data: DataSet) -> None:
-    job = job_of(data, *NORMALISED, *from_run(dense), "sparsity.method=static", "distill.weight=0.9")
+    job = tiny.job_of(data, *NORMALISED, *from_run(dense), "sparsity.method=static", "distill.weight=0.9")
     assert job.distillation is not None
     tiny.assert_same_tensors(job.distillation.teacher.state_dict(), dense.model().weights)
     rows_of(job)
@@ -86,7 +74,7 @@ def test_the_losses_of_an_epoch_by_hand(dense: Run, data: DataSet) -> None:
     """One batch an epoch and one epoch: what is written is the loss of the very first forward pass."""
     small = replace(data, train=data.train[:40])
     settings = ("train.epochs=1", "train.batch=40", "sparsity.method=static", "sparsity.end=0")
-    job = job_of(small, *NORMALISED, *from_run(dense), *settings, "distill.weight=0.3", "distill.temperature=3.0")
+    job = tiny.job_of(small, *NORMALISED, *from_run(dense), *settings, "distill.weight=0.3", "distill.temperature=3.0")
     seen: list[tuple[Tensor, Tensor]] = []
     answer = job.forward
     job.forward = lambda x: seen.append((x, answer(x))) or seen[-1][1]  # type: ignore[func-returns-value]
@@ -123,7 +111,7 @@ def test_accumulated_batches_are_one_large_one(dense: Run, data: DataSet) -> Non
     for batch, accumulate in ((10, 4), (40, 1)):
         small = replace(data, train=data.train[:40])
         settings = (f"train.batch={batch}", f"train.accumulate={accumulate}", "train.epochs=1", "sparsity.method=dense")
-        job = job_of(small, *NORMALISED, *from_run(dense), *settings, "distill.weight=0.8", "distill.hidden=['5']")
+        job = tiny.job_of(small, *NORMALISED, *from_run(dense), *settings, "distill.weight=0.8", "distill.hidden=['5']")
         for layer in batch_norm_layers(job.model):  # as in evaluation: one batch is not four
             layer.train = lambda mode=True: nn.Identity()  # type: ignore[method-assign, assignment]
             layer.training = False
@@ -146,7 +134,7 @@ def test_it_trains_in_every_way(trainer: Trainer, dense: Run, setting: str) -> N
 
 def test_an_earlier_run_as_the_teacher(trainer: Trainer, dense: Run, data: DataSet) -> None:
     settings = (*PRUNING, f"distill.run='{dense.path}'", "distill.weight=0.9")
-    job = job_of(data, *settings)  # a fresh network of another kind
+    job = tiny.job_of(data, *settings)  # a fresh network of another kind
     assert job.distillation is not None
     tiny.assert_same_tensors(job.distillation.teacher.state_dict(), dense.model().weights)
     run = trainer(*settings, run="taught")
@@ -190,7 +178,7 @@ def test_a_function_that_loads_trained_weights_is_a_teacher(
         print("weights loaded")
         return model
 
-    job = job_of(data, "model.name=pretrained", "model.options={}", "distill.weight=0.5")
+    job = tiny.job_of(data, "model.name=pretrained", "model.options={}", "distill.weight=0.5")
     assert job.distillation is not None
     assert capsys.readouterr().err.count("weights loaded") == 1
 
@@ -204,7 +192,7 @@ def test_statistics_are_estimated_after_updates_and_at_the_end(
     at: list[int] = []
     estimate = loop.recalibrate_batch_norm
     settings = ("sparsity.method=pruning", "sparsity.interval=2", "sparsity.end=20", "train.epochs=5")
-    job = job_of(data, *NORMALISED, *from_run(dense), *settings, "train.recalibrate_batch_norm=7")
+    job = tiny.job_of(data, *NORMALISED, *from_run(dense), *settings, "train.recalibrate_batch_norm=7")
 
     def counted(model: nn.Module, batches: Any, reference: nn.Module | None) -> int:
         assert reference is None
@@ -250,7 +238,7 @@ def test_it_does_not_touch_the_training(trainer: Trainer, dense: Run) -> None:
 def test_frozen_statistics_are_used_and_kept(trainer: Trainer, dense: Run, data: DataSet) -> None:
     """The student begins where its teacher is: the first loss is 0, as it is not with statistics of single batches."""
     settings = (*NORMALISED, *PRUNING, *from_run(dense), "train.freeze_batch_norm=true", "distill.weight=1.0")
-    job = job_of(data, *settings)
+    job = tiny.job_of(data, *settings)
     job.model[4].p = 0.0  # type: ignore[index, assignment]
     losses: list[Tensor] = []
     assert job.distillation is not None
@@ -272,7 +260,7 @@ def test_frozen_statistics_are_estimated_at_every_update(
     at: list[int] = []
     settings = (*NORMALISED, *from_run(dense), "sparsity.method=pruning", "sparsity.interval=10", "sparsity.end=20")
     frozen = ("train.freeze_batch_norm=true", "train.recalibrate_batch_norm=3", "distill.weight=0.5")
-    job = job_of(data, *settings, *frozen)
+    job = tiny.job_of(data, *settings, *frozen)
 
     def counted(model: nn.Module, batches: Any, reference: nn.Module | None) -> None:
         assert job.distillation is not None
@@ -286,12 +274,12 @@ def test_frozen_statistics_are_estimated_at_every_update(
 
 def test_frozen_statistics_are_corrected_by_what_pruning_changed(trainer: Trainer, dense: Run, data: DataSet) -> None:
     settings = (*NORMALISED, *from_run(dense), "train.freeze_batch_norm=true", "train.recalibrate_batch_norm=3")
-    unpruned = job_of(data, *settings, "sparsity.method=dense", "distill.weight=0.5", "learning_rate.peak=1e-30")
+    unpruned = tiny.job_of(data, *settings, "sparsity.method=dense", "distill.weight=0.5", "learning_rate.peak=1e-30")
     rows_of(unpruned)
     for name, before in dense.model().weights.items():
         if "running" in name:
             torch.testing.assert_close(unpruned.model.state_dict()[name], before, rtol=1e-3, atol=1e-4)
-    pruned = job_of(data, *settings, *PRUNING, "distill.weight=0.5")
+    pruned = tiny.job_of(data, *settings, *PRUNING, "distill.weight=0.5")
     assert rows_of(pruned)[-1]["error"] < 30
     assert not torch.equal(pruned.model.state_dict()["2.running_var"], dense.model().weights["2.running_var"])
 

@@ -229,18 +229,9 @@ def test_a_factory_is_called_once_before_training(trainer: Trainer, module: str)
 # Refused: nothing is written
 
 
-def refused(trainer: Trainer, *overrides: str) -> str:
-    with untouched(trainer.root), pytest.raises(InputError) as caught:
-        trainer(*overrides, run="new")
-    assert not (trainer.root / "new").exists()
-    message = str(caught.value)
-    assert len(message.splitlines()) == 1
-    return message
-
-
 def test_weights_that_do_not_fit(trainer: Trainer, weights: dict[str, Tensor]) -> None:
     del weights
-    message = refused(trainer, start(trainer), "model.options.hidden=[24, 5]")
+    message = trainer.refused(start(trainer), "model.options.hidden=[24, 5]")
     assert "weights.safetensors: the weights do not fit the model (3 of another shape: fc2.weight is 16×24" in message
     assert 'start.skip = ["fc2", "fc3"]' in message
 
@@ -261,11 +252,11 @@ def test_what_cannot_be_started_from(
 ) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    assert message in refused(trainer, *overrides)
+    assert message in trainer.refused(*overrides)
 
 
 def test_a_model_without_anything_to_make_sparse(trainer: Trainer, module: str) -> None:
-    message = refused(trainer, "model.options={}", f"model.name={module}:empty")
+    message = trainer.refused("model.options={}", f"model.name={module}:empty")
     assert "only Flatten, AdaptiveAvgPool1d, LayerNorm: use a model with such layers" in message
 
 

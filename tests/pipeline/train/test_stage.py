@@ -9,10 +9,10 @@ import torch
 from tiny import Trainer, untouched
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.data.load_dataset import load_dataset
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.models.topology import connections
-from rigl_compress.pipeline.data.load_dataset import load_dataset
 from rigl_compress.pipeline.metrics import METRICS, evaluate
 from rigl_compress.pipeline.train.small_dense import parameter_count
 from rigl_compress.pipeline.train.stage import find_device
@@ -212,15 +212,6 @@ def test_rigl_plus_trains_what_was_alive(trainer: Trainer) -> None:
 # Refused before anything is written
 
 
-def refused(trainer: Trainer, *overrides: str) -> str:
-    with untouched(trainer.root), pytest.raises(InputError) as caught:
-        trainer(*overrides, run="new")
-    assert not (trainer.root / "new").exists()
-    message = str(caught.value)
-    assert len(message.splitlines()) == 1
-    return message
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -251,20 +242,20 @@ def refused(trainer: Trainer, *overrides: str) -> str:
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained(trainer: Trainer, overrides: list[str], message: str) -> None:
-    assert message in refused(trainer, *overrides)
+    assert message in trainer.refused(*overrides)
 
 
 def test_a_start_from_another_model(trainer: Trainer) -> None:
     earlier = trainer("train.epochs=1", run="earlier")
     start = f"start.run='{earlier.path}'"
-    message = refused(trainer, start, "start.weights=initial", "model.options.hidden=[5, 5]")
+    message = trainer.refused(start, "start.weights=initial", "model.options.hidden=[5, 5]")
     assert "initial.safetensors: the weights do not fit the model (5 of another shape: fc1.weight is 24×784," in message
-    assert "another model" in refused(trainer, start, "start.topology=end", "model.options.hidden=[5, 5]")
+    assert "another model" in trainer.refused(start, "start.topology=end", "model.options.hidden=[5, 5]")
 
 
 def test_a_start_from_a_run_that_is_not_finished(trainer: Trainer) -> None:
     earlier = Run.create(trainer.root / "earlier", tiny.recipe())
-    message = refused(trainer, f"start.run='{earlier.path}'", "start.weights=final")
+    message = trainer.refused(f"start.run='{earlier.path}'", "start.weights=final")
     assert message.endswith(f"is not finished: resume with `rigl-compress train --resume {earlier.path}`")
 
 

@@ -1,6 +1,5 @@
 """The training loop."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,23 +7,11 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from rigl_compress.pipeline.data.dataset import DataSet, Split
-from rigl_compress.pipeline.data.load_dataset import load_dataset
+from rigl_compress.data.dataset import DataSet, Split
 from rigl_compress.pipeline.metrics import METRICS, evaluate
 from rigl_compress.pipeline.train import training_loop as loop
-from rigl_compress.pipeline.train.progress import Progress, ignore_progress
-from rigl_compress.pipeline.train.stage import build_job, model_spec
+from rigl_compress.pipeline.train.progress import Progress
 from rigl_compress.pipeline.train.training_loop import Job, train_epochs
-
-
-@pytest.fixture(scope="module")
-def data(data_dir: Path) -> DataSet:
-    return load_dataset("mnist", data_dir, fetch=False)
-
-
-def job_of(data: DataSet, *overrides: str) -> Job:
-    recipe = tiny.recipe(*overrides)
-    return build_job(recipe, model_spec(recipe, data), data, torch.device("cpu"), ignore_progress)
 
 
 def run(job: Job) -> list[dict[str, Any]]:
@@ -38,20 +25,20 @@ def weights(job: Job) -> list[Tensor]:
 
 
 def test_it_learns(data: DataSet) -> None:
-    rows = run(job_of(data, "sparsity.method=static", "train.epochs=8"))
+    rows = run(tiny.job_of(data, "sparsity.method=static", "train.epochs=8"))
     assert rows[-1]["error"] < 10
     assert rows[-1]["train_loss"] < rows[0]["train_loss"] / 2
     assert [row["done"] for row in rows] == [row["epoch"] for row in rows] == list(range(1, 9))
 
 
 def test_the_metrics_of_an_epoch(data: DataSet) -> None:
-    row = run(job_of(data, "train.epochs=1"))[0]
+    row = run(tiny.job_of(data, "train.epochs=1"))[0]
     expected = {"done", "epoch", "step", "updates", "learning_rate", "train_loss", "changed", "error", "best_error"}
     assert row.keys() == expected
 
 
 def test_an_update_takes_the_place_of_a_step_and_the_rate_does_not_advance(data: DataSet) -> None:
-    job = job_of(data, "sparsity.interval=4", "sparsity.end=12", "learning_rate.shape=linear")
+    job = tiny.job_of(data, "sparsity.interval=4", "sparsity.end=12", "learning_rate.shape=linear")
     rates: list[float] = []
     job.optimizer.register_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
     rows = run(job)
@@ -63,13 +50,13 @@ def test_an_update_takes_the_place_of_a_step_and_the_rate_does_not_advance(data:
 
 @pytest.mark.parametrize("method", ["set", "snfs", "pruning", "dnw", "deepr"])
 def test_other_methods_take_every_step(data: DataSet, method: str) -> None:
-    job = job_of(data, f"sparsity.method={method}", "train.epochs=2")
+    job = tiny.job_of(data, f"sparsity.method={method}", "train.epochs=2")
     assert run(job)[-1]["step"] == 2 * tiny.STEPS_PER_EPOCH
     assert job.sparse.updates > 0
 
 
 def test_best_is_the_least_error_seen(data: DataSet) -> None:
-    rows = run(job_of(data, "train.epochs=6"))
+    rows = run(tiny.job_of(data, "train.epochs=6"))
     errors = [row["error"] for row in rows]
     assert [row["best_error"] for row in rows] == [min(errors[: count + 1]) for count in range(6)]
 
@@ -77,7 +64,7 @@ def test_best_is_the_least_error_seen(data: DataSet) -> None:
 def test_evaluation_every_so_many_epochs_and_at_the_end(data: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Split] = []
     monkeypatch.setattr(loop, "evaluate", lambda metric, model, split, batch: float(seen.append(split) or len(seen)))
-    rows = run(job_of(data, "train.epochs=5", "train.evaluate_every=2"))
+    rows = run(tiny.job_of(data, "train.epochs=5", "train.evaluate_every=2"))
     assert [row.get("error") for row in rows] == [None, 1, 1, 2, 3]
     assert all(split is data.test for split in seen)
 
@@ -86,7 +73,7 @@ def test_evaluation_every_so_many_epochs_and_at_the_end(data: DataSet, monkeypat
 
 
 def first_batches(data: DataSet, *overrides: str) -> list[Tensor]:
-    job, seen = job_of(data, *overrides), []
+    job, seen = tiny.job_of(data, *overrides), []
 
     def spy(x: Tensor) -> Tensor:
         seen.append(x)
@@ -112,7 +99,7 @@ def test_every_epoch_has_its_own_order_decided_by_the_seed(data: DataSet) -> Non
 
 def test_accumulated_batches_are_one_larger_batch(data: DataSet) -> None:
     common = ("train.epochs=1", "sparsity.method=static")
-    whole, halves = job_of(data, *common), job_of(data, *common, "train.batch=10", "train.accumulate=2")
+    whole, halves = tiny.job_of(data, *common), tiny.job_of(data, *common, "train.batch=10", "train.accumulate=2")
     run(whole)
     run(halves)
     assert whole.sparse.steps == halves.sparse.steps
@@ -121,7 +108,7 @@ def test_accumulated_batches_are_one_larger_batch(data: DataSet) -> None:
 
 
 def test_batches_that_fill_no_step_are_left_out(data: DataSet) -> None:
-    job = job_of(data, "train.accumulate=4", "train.epochs=2", "sparsity.method=static")
+    job = tiny.job_of(data, "train.accumulate=4", "train.epochs=2", "sparsity.method=static")
     rows: list[list[Any]] = []
     train_epochs(job, lambda *_: rows.append([parameter.grad for parameter in job.model.parameters()]))
     assert job.sparse.steps == 2 * (tiny.STEPS_PER_EPOCH // 4)
@@ -135,7 +122,7 @@ def test_clipping_bounds_the_gradient_of_living_weights(data: DataSet) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
         norms.append(float(torch.cat([gradient.flatten() for gradient in gradients if gradient is not None]).norm()))
 
-    job = job_of(data, "train.clip_gradient=0.01", "train.epochs=1")
+    job = tiny.job_of(data, "train.clip_gradient=0.01", "train.epochs=1")
     job.optimizer.register_step_pre_hook(look)
     run(job)
     assert norms == pytest.approx([0.01] * len(norms), rel=1e-2)
@@ -143,7 +130,7 @@ def test_clipping_bounds_the_gradient_of_living_weights(data: DataSet) -> None:
 
 def test_label_smoothing_raises_the_loss_of_sure_answers(data: DataSet) -> None:
     plain, smooth = (
-        run(job_of(data, "sparsity.method=dense", f"train.label_smoothing={share}"))[-1]["train_loss"]
+        run(tiny.job_of(data, "sparsity.method=dense", f"train.label_smoothing={share}"))[-1]["train_loss"]
         for share in (0.0, 0.2)
     )
     assert smooth > plain + 0.3
@@ -151,7 +138,7 @@ def test_label_smoothing_raises_the_loss_of_sure_answers(data: DataSet) -> None:
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_learns_and_keeps_full_weights(data: DataSet, precision: str) -> None:
-    job = job_of(data, f"train.precision={precision}", "sparsity.method=set", "train.epochs=8")
+    job = tiny.job_of(data, f"train.precision={precision}", "sparsity.method=set", "train.epochs=8")
     inner: set[torch.dtype] = set()
     layer = next(module for module in job.model.modules() if isinstance(module, nn.Linear))
     layer.register_forward_hook(lambda module, inputs, output: inner.add(output.dtype))
@@ -169,7 +156,7 @@ def test_a_compiled_model_is_what_computes(data: DataSet, monkeypatch: pytest.Mo
         return lambda x: calls.append(len(x)) or model(x)
 
     monkeypatch.setattr(torch, "compile", compile_)
-    run(job_of(data, "train.compile=true", "train.epochs=1"))
+    run(tiny.job_of(data, "train.compile=true", "train.epochs=1"))
     assert calls == [tiny.BATCH] * tiny.STEPS_PER_EPOCH
 
 
@@ -178,7 +165,7 @@ def test_a_compiled_model_is_what_computes(data: DataSet, monkeypatch: pytest.Mo
 
 def test_a_listener_hears_of_every_epoch_however_short(data: DataSet) -> None:
     heard: list[Progress] = []
-    job = job_of(data)
+    job = tiny.job_of(data)
     job.listener = heard.append
     rows = run(job)
     assert [now.epoch for now in heard] == [1, 2, 3, 4]
@@ -193,7 +180,7 @@ def test_a_listener_hears_of_every_epoch_however_short(data: DataSet) -> None:
 def test_and_of_every_so_many_iterations(data: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "TICK", 5)
     heard: list[Progress] = []
-    job = job_of(data, "train.epochs=2")
+    job = tiny.job_of(data, "train.epochs=2")
     job.listener = heard.append
     run(job)
     assert sorted({now.iteration for now in heard}) == [5, 10, 15, 20, 25, 30]
