@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ number = 3
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "blobs_of_mine.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", ["/nowhere"])
+    installed = [each for each in sys.path if "site-packages" in each or Path(each).name.startswith(("python", "lib-"))]
+    monkeypatch.setattr("sys.path", ["/nowhere", *installed])  # without the current folder
 
 
 def test_a_function_in_the_current_folder_makes_the_data(tmp_path: Path) -> None:
