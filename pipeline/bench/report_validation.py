@@ -43,6 +43,8 @@ def _check_environment(facts: Mapping[str, Any]) -> None:
 def _check_model(model: "BenchedModel") -> None:
     sizes = {"bytes": model.bytes, "footprint": None if model.footprint is None else asdict(model.footprint)}
     _check_numbers(f"model {model.label!r}", [sizes, asdict(model.costs), model.pixels])
+    if model.bytes < 1:
+        raise InputError(f"model {model.label!r} has {model.bytes} bytes, expected the size of a file: bench again")
     if model.pixels and (len({len(row) for row in model.pixels}) > 1 or not model.pixels[0]):
         raise InputError(f"the pixels of model {model.label!r} are not a rectangle: bench again")
 
