@@ -40,11 +40,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     'known: 100, 101, 102 and 47 more'
     >>> did_you_mean("RIGL", ["RigL", "RigL, LeNet-5"])
     "did you mean 'RigL'? Known: RigL, 'RigL, LeNet-5'"
+    >>> did_you_mean("xyz", ["Rig\\nL"])
+    "known: 'Rig\\\\nL'"
     """
     names = sorted(known)
     folded = {each.casefold(): each for each in reversed(names)}
     alike = [folded[each] for each in get_close_matches(name.casefold(), folded, n=1)]
     nearest = get_close_matches(name, names, n=1) or alike
-    written = [repr(each) if "," in each else each for each in names]
+    written = [repr(each) if "," in each or not each.isprintable() else each for each in names]
     listing = ", ".join(written) if len(names) <= MOST_NAMES else f"{', '.join(written[:3])} and {len(names) - 3} more"
     return f"did you mean {nearest[0]!r}? Known: {listing}" if nearest else f"known: {listing}"

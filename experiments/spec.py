@@ -133,6 +133,8 @@ class Experiment:
 def _check_row(row: Row, labels: Sequence[str]) -> None:
     if row.seeds is not None and row.seeds < 1:
         raise InputError(f"row {row.label!r} has {row.seeds} seeds, expected 1 or more")
+    if not row.label.isprintable():
+        raise InputError(f"a row has the label {row.label!r}, expected one line of printable characters: rename it")
     if not row.folder:
         raise InputError(f"a row has the label {row.label!r}, which leaves no folder name: use letters")
     if row.after and row.after not in labels:

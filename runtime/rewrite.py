@@ -75,7 +75,8 @@ def rewrite(
 
 def sparse_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
     """Return the first output of each sparse operator: empty for a model that was not rewritten."""
-    return tuple(node.output[0] for node in model.graph.node if node.domain == DOMAIN and node.op_type != DEPTHWISE)
+    sparse = (node for node in model.graph.node if node.domain == DOMAIN and node.op_type != DEPTHWISE)
+    return tuple(next(iter(node.output), "") for node in sparse)
 
 
 def _nodes(layer: Layer, graph: Graph, is_faster: IsFaster, settings: tuple[set[str], int]) -> list[onnx.NodeProto]:

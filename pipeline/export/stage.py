@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.core.errors import InputError, did_you_mean, first_line
 from rigl_compress.exporters.onnx_export import (
     ExportedModel,
     Layout,
@@ -20,6 +20,7 @@ from rigl_compress.exporters.onnx_export import (
 from rigl_compress.exporters.onnx_file import sha256_of
 from rigl_compress.exporters.reference_outputs import named_inputs
 from rigl_compress.models.flop_counter import count_flops
+from rigl_compress.models.layer_flops import FlopReport
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
 from rigl_compress.pipeline.metrics import metric_of
@@ -157,14 +158,14 @@ def _filled(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _dense_facts(run: Run, model: SparseModel) -> dict[str, Any]:
-    flops = count_flops(model.build(), model.spec.example(), model.topology)
+    flops = _flops(model)
     return {"recipe": run.result()["recipe"], "sparsity": 0.0, "flops": round(flops.sparse), "about": ABOUT_DENSE}
 
 
 def facts_of(run: Run, model: SparseModel) -> dict[str, Any]:
     """Return the metadata of a network: its origin, quality and costs."""
     result = run.result()
-    flops = count_flops(model.build(), model.spec.example(), model.topology)
+    flops = _flops(model)
     return {
         "recipe": result["recipe"],
         "method": result["method"],
@@ -173,6 +174,18 @@ def facts_of(run: Run, model: SparseModel) -> dict[str, Any]:
         **{key: result[key] for key in ("left_dense", "preprocessing") if result.get(key)},
         **_quality(result),
     }
+
+
+def _flops(model: SparseModel) -> FlopReport:
+    """Count the FLOPs of a network; a damaged file can declare inputs that its weights do not take."""
+    network, example = model.build(), model.spec.example()
+    try:
+        return count_flops(network, example, model.topology)
+    except RuntimeError as error:
+        taken = f"does not take inputs of shape {tuple(example.shape[1:])}"
+        raise InputError(
+            f"model {model.spec.name!r} {taken} ({first_line(error)}): its file is damaged, train it again"
+        ) from error
 
 
 def _quality(result: Mapping[str, Any]) -> dict[str, float]:
