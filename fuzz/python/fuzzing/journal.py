@@ -50,7 +50,8 @@ class Journal:
 
     def _write(self, totals: Totals, size: int) -> None:
         counts = (totals.executed, totals.mutated, totals.found, totals.peak_kib)
-        _HEAD.pack_into(self._memory, 0, *counts, totals.slowest, totals.began, totals.computed, size)
+        # In one copy: `pack_into` clears the memory first, and the parent would see no computing before this input.
+        self._memory[: _HEAD.size] = _HEAD.pack(*counts, totals.slowest, totals.began, totals.computed, size)
 
     def _size(self) -> int:
         return int(_HEAD.unpack_from(self._memory)[-1])
