@@ -10,9 +10,13 @@ import onnx
 import onnxruntime as ort
 
 from rigl_compress.core.errors import InputError, one_line
+from rigl_compress.exporters.bounded_tensors import bytes_for, count_of
 from rigl_compress.exporters.external_data import ExternalDataError
-from rigl_compress.exporters.onnx_file import LARGEST_FILE, check_contained, load_bytes, load_model, read_contained
+from rigl_compress.exporters.light_model import LightModel, as_inputs, light_model
+from rigl_compress.exporters.onnx_file import LARGEST_FILE, check_contained, read_contained
+from rigl_compress.exporters.protobuf_scan import is_hollow
 from rigl_compress.runtime.cost_model import profitable_layers, runs_faster
+from rigl_compress.runtime.freed_memory import give_back
 from rigl_compress.runtime.kernel_library import library_path, unavailable_reason
 from rigl_compress.runtime.rewrite import rewrite, sparse_outputs
 
@@ -60,9 +64,12 @@ class InferenceSession:
         self._open: Open = lambda model: ort.InferenceSession(model, options, chosen, provider_options, **others)
         self._source: str | bytes | None = source
         self._plain: ort.InferenceSession | None = None
+        self._contained = False  # whether the model is known to read no files outside its folder
         reason = self._open_sparse(source, options) if _only_cpu(chosen) else ""
+        give_back()
         if self.session is None:
-            reject_outside_files(source, options)
+            if not self._contained:
+                reject_outside_files(source, options)
             self.session = self._open(source)
         if reason:  # after ONNX Runtime opened the file: one that it rejects is not slow
             _warn(reason, depth=3)
@@ -73,11 +80,7 @@ class InferenceSession:
         if reason:
             return reason
         try:
-            model = _load(source)
-            written = sparse_outputs(model)
-            if not written:
-                check_opens(source, model)
-            found, layers = (source, written) if written else sparse_model(model, options.intra_op_num_threads)
+            found, layers, written = self._prepared(source, options.intra_op_num_threads)
             if layers:
                 register(options)
                 self.session, self.sparse_layers = self._open(found), layers
@@ -87,6 +90,16 @@ class InferenceSession:
         except Exception as error:
             return one_line(error)
         return ""
+
+    def _prepared(self, source: str | bytes, threads: int) -> tuple[str | bytes, tuple[str, ...], bool]:
+        """Return the model to open, the outputs of its sparse layers, and whether the source has sparse operators."""
+        with light_model(source) as light:
+            self._contained = True
+            written = sparse_outputs(light.model)
+            if written:
+                return source, written, True
+            check_opens(source, light.model)
+            return *sparse_model(light, threads), False
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
         """Run the model as `onnxruntime.InferenceSession.run` does.
@@ -123,18 +136,22 @@ class InferenceSession:
         return getattr(self.session, name)
 
 
-def sparse_model(source: str | Path | bytes | onnx.ModelProto, threads: int = 0) -> tuple[bytes, tuple[str, ...]]:
+def sparse_model(source: LightModel | onnx.ModelProto, threads: int = 0) -> tuple[bytes, tuple[str, ...]]:
     """Rewrite a model to sparse operators; return its bytes and the outputs of its sparse layers, or nothing."""
-    model = source if isinstance(source, onnx.ModelProto) else _load(source)
-    found = rewrite(model, runs_faster, threads, profitable_layers)
+    model = source if isinstance(source, onnx.ModelProto) else source.model
+    found = rewrite(source, runs_faster, threads, profitable_layers)
     if found.layers and (names := _sparse_tensor_outputs(model)):
         raise InputError(
             f"the sparse initializer {names[0]!r} is an output, which ONNX Runtime returns as a sparse tensor"
         )
-    if found.layers and found.model.ByteSize() > LARGEST_FILE:
+    if found.layers and sum(map(_bytes_of, found.model.graph.initializer)) > LARGEST_FILE:
         raise InputError("the rewritten model is larger than 2 GiB, the limit for a model in memory")
     layers = tuple(layer.output for layer in found.layers)
     return found.model.SerializeToString() if layers else b"", layers
+
+
+def _bytes_of(tensor: onnx.TensorProto) -> int:
+    return bytes_for(count_of(tensor), tensor.data_type)
 
 
 def _sparse_tensor_outputs(model: onnx.ModelProto) -> list[str]:
@@ -149,22 +166,31 @@ def register(options: ort.SessionOptions) -> None:
         _REGISTERED.add(options)
 
 
-def _load(source: str | Path | bytes) -> onnx.ModelProto:
-    return load_bytes(source) if isinstance(source, bytes) else load_model(Path(source))
-
-
 def check_opens(source: str | bytes, model: onnx.ModelProto) -> None:
-    """Let ONNX Runtime check the whole original model: nodes that are replaced would never be checked."""
+    """Let ONNX Runtime check the whole original model: nodes that are replaced would never be checked.
+
+    Large weights are inputs in this check. Operators that need them as constants fail it; then the source is checked.
+    """
+    light = any(map(is_hollow, model.graph.initializer))
+    if light and _opens(as_inputs(model).SerializeToString()) is None:
+        return
+    error = _opens(source)
+    # Only the caller's options know the operators of other libraries.
+    if error is not None and all(each.domain in _BUILT_IN for each in model.opset_import):
+        raise error
+
+
+def _opens(source: str | bytes) -> Exception | None:
+    """Return why ONNX Runtime does not open a model, without optimizing it."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_prepacking", "1")  # opens in a fiftieth of the time
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     try:
         ort.InferenceSession(source, options, providers=[CPU], enable_fallback=0)
-    except Exception:
-        # Only the caller's options know the operators of other libraries.
-        if all(each.domain in _BUILT_IN for each in model.opset_import):
-            raise
+    except Exception as error:
+        return error
+    return None
 
 
 def reject_outside_files(source: str | bytes, options: ort.SessionOptions) -> None:
