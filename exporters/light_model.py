@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
@@ -49,6 +50,7 @@ class LightModel:
 
     model: onnx.ModelProto
     weights: Mapping[str, Array] = field(default_factory=dict)
+    single: bool = False  # known to be in one file
 
 
 @contextmanager
@@ -60,6 +62,15 @@ def light_model(source: str | bytes) -> Iterator[LightModel]:
         except (ScanError, InputError):  # loading the whole model finds what is wrong
             found = None
         yield LightModel(_whole(source)) if found is None else found
+
+
+def outline(source: str | bytes) -> onnx.ModelProto | None:
+    """Return a model without the values of its large weights, unchecked; None if it cannot be read."""
+    with _opened(source) as file:
+        try:
+            return None if file is None else onnx.ModelProto.FromString(scan_model(file)[0])
+        except (ScanError, DecodeError, OSError):
+            return None
 
 
 def _whole(source: str | bytes) -> onnx.ModelProto:
@@ -79,8 +90,8 @@ def _opened(source: str | bytes) -> Iterator[BinaryIO | None]:
         yield file
 
 
-def _light(source: str | bytes, file: BinaryIO) -> LightModel | None:
-    """Return a model without large weights; None for a model with sparse or encoded ones."""
+def _light(source: str | bytes, file: BinaryIO) -> LightModel:
+    """Return a model without large weights; one with sparse or encoded weights whole."""
     if not isinstance(source, bytes):
         check_size(Path(source))
     content, places = scan_model(file)
@@ -88,13 +99,14 @@ def _light(source: str | bytes, file: BinaryIO) -> LightModel | None:
     model = parsed(name, content)
     if sum(map(is_hollow, all_tensors(model))) != len(places):
         raise ScanError("external data without a location")
+    single = not any(map(_is_external, all_tensors(model)))
     if model.graph.sparse_initializer or metadata_of(model).get("tensors"):
-        return None
+        return LightModel(_whole(source), single=single)
     readers = {place.tensor.name: _reader(file, place) for place in places}
     if not isinstance(source, bytes):
         readers |= _external(model, Path(source))
     check_model(name, as_inputs(model))
-    return LightModel(model, Weights(readers))
+    return LightModel(model, Weights(readers), single)
 
 
 def _reader(file: BinaryIO, place: Place) -> Callable[[], Array]:
