@@ -26,7 +26,7 @@ from rigl_compress.runtime.kernels import Depthwise, Window
 from rigl_compress.runtime.layer_matching import find_layers
 from rigl_compress.runtime.onnx_graph import Graph
 from rigl_compress.runtime.rewrite import MATCHERS, rewrite
-from rigl_compress.runtime.session import register
+from rigl_compress.runtime.session_options import register
 
 Array = NDArray[Any]
 DENSITIES = (0.02, 0.05, 0.1, 0.2, 0.4)

@@ -45,7 +45,7 @@ class Span:
 
 def spans_of(model: onnx.ModelProto) -> list[Span]:
     """Return the locations of all tensors of a model that are in other files."""
-    return [_span(tensor) for tensor in all_tensors(model) if tensor.data_location == TensorProto.EXTERNAL]
+    return [span_of(tensor) for tensor in all_tensors(model) if tensor.data_location == TensorProto.EXTERNAL]
 
 
 def check_spans(spans: Sequence[Span], folder: Path) -> None:
@@ -69,7 +69,8 @@ def load_spans(spans: Sequence[Span], folder: Path) -> None:
         del span.tensor.external_data[:]
 
 
-def _span(tensor: TensorProto) -> Span:
+def span_of(tensor: TensorProto) -> Span:
+    """Return the location of a tensor in another file."""
     entries: dict[str, str] = {}
     for entry in tensor.external_data:
         if entry.key in entries:

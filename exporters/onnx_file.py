@@ -1,7 +1,7 @@
 """Loading of ONNX files, with checks and errors of one line."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from rigl_compress.core.errors import InputError, one_line
 from rigl_compress.exporters.bounded_tensors import check_model_sizes
-from rigl_compress.exporters.external_data import check_spans, load_spans, spans_of
+from rigl_compress.exporters.external_data import Span, check_spans, load_spans, spans_of
 from rigl_compress.exporters.protobuf_walk import check_attributes, check_texts
 
 LARGEST_FILE = 2**31 - 1  # of a protobuf message
@@ -23,36 +23,46 @@ def load_model(path: Path) -> onnx.ModelProto:
     model = read_contained(path)
     with _about(path):
         load_spans(spans_of(model), path.parent)
-    _check_model(str(path), model)
+    check_model(str(path), model)
     return model
 
 
 def load_bytes(content: bytes) -> onnx.ModelProto:
     """Load a model from memory; external data raise, as there is no folder to find them in."""
-    model = _parsed("the model", content)
-    _check_model("the model", model)
+    model = parsed("the model", content)
+    check_model("the model", model)
     return model
 
 
 def read_contained(path: Path) -> onnx.ModelProto:
     """Read a model without its external data, after checking that they are within its folder."""
-    if not path.is_file():
-        raise InputError(f"{path} does not exist: pass a run folder or an ONNX file")
-    size = path.stat().st_size
-    if size > LARGEST_FILE:
-        raise InputError(f"{path} is larger than 2 GiB, more than an ONNX file can hold: export a smaller model")
-    model = _parsed(str(path), path.read_bytes())
+    check_size(path)
+    model = parsed(str(path), path.read_bytes())
     with _about(path):
         spans = spans_of(model)
-        check_spans(spans, path.parent)
-    if size + sum(span.size for span in spans) > LARGEST_FILE:
-        raise InputError(f"{path} is larger than 2 GiB with its external data, more than one ONNX file can hold")
+    check_external(spans, path)
     return model
+
+
+def check_size(path: Path) -> None:
+    """Raise `InputError` for a model that does not exist or is too large."""
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: pass a run folder or an ONNX file")
+    if path.stat().st_size > LARGEST_FILE:
+        raise InputError(f"{path} is larger than 2 GiB, more than an ONNX file can hold: export a smaller model")
+
+
+def check_external(spans: Sequence[Span], path: Path) -> None:
+    """Raise `InputError` for external data outside of a model's folder, or too large together with the model."""
+    with _about(path):
+        check_spans(spans, path.parent)
+    if path.stat().st_size + sum(span.size for span in spans) > LARGEST_FILE:
+        raise InputError(f"{path} is larger than 2 GiB with its external data, more than one ONNX file can hold")
 
 
 def check_contained(content: bytes, folder: Path) -> None:
     """Raise `InputError` for a model in memory whose external data are not within a folder."""
-    check_spans(spans_of(_parsed("the model", content)), folder)
+    check_spans(spans_of(parsed("the model", content)), folder)
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -73,7 +83,8 @@ def delete(field: Any, unwanted: Callable[[Any], bool]) -> None:
             del field[index]
 
 
-def _parsed(name: str, content: bytes) -> onnx.ModelProto:
+def parsed(name: str, content: bytes) -> onnx.ModelProto:
+    """Parse a model; raise `InputError` for bytes that are none."""
     model = onnx.ModelProto()
     try:
         model.ParseFromString(content)
@@ -87,7 +98,8 @@ def _parsed(name: str, content: bytes) -> onnx.ModelProto:
     return model
 
 
-def _check_model(name: str, model: onnx.ModelProto) -> None:
+def check_model(name: str, model: onnx.ModelProto) -> None:
+    """Raise `InputError` for tensors of wrong sizes, and for what the checker of ONNX rejects."""
     with _about(name):
         check_model_sizes(model)
     try:

@@ -45,12 +45,20 @@ def restore(model: onnx.ModelProto) -> onnx.ModelProto:
     A tensor whose operators differ from its encoding in the metadata is left as it is, with a warning.
     """
     check_model_sizes(model)
+    plain, arrays = restored(model)
+    for name, array in arrays.items():
+        plain.graph.initializer.append(numpy_helper.from_array(array, name))
+    return plain
+
+
+def restored(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """Return a copy without encoded and sparse initializers, and their arrays by name."""
     found, left = rebuilt_tensors(model)
     if left:
         warnings.warn(
             f"{', '.join(map(repr, left))}: the operators differ from the encoding in the metadata, so ONNX Runtime "
             "rebuilds it and its zeros are not used: export the model again from its source",
-            stacklevel=2,
+            stacklevel=3,
         )
     plain = onnx.ModelProto()
     plain.CopyFrom(model)
@@ -58,12 +66,10 @@ def restore(model: onnx.ModelProto) -> onnx.ModelProto:
     arrays = {name: each.array for name, each in found.items()}
     arrays |= {sparse.values.name: dense_of(sparse) for sparse in plain.graph.sparse_initializer}
     del plain.graph.sparse_initializer[:]
-    for name, array in arrays.items():
-        plain.graph.initializer.append(numpy_helper.from_array(array, name))
     kept = {entry.key: entry.value for entry in plain.metadata_props if entry.key != METADATA}
     del plain.metadata_props[:]
     onnx.helper.set_model_props(plain, kept)
-    return plain
+    return plain, arrays
 
 
 def rebuilt_tensors(model: onnx.ModelProto) -> tuple[dict[str, Rebuilt], list[str]]:

@@ -12,8 +12,6 @@ from functools import lru_cache
 from math import prod
 from pathlib import Path
 
-import numpy as np
-
 from rigl_compress.runtime.layer_matching import Layer
 from rigl_compress.runtime.onnx_graph import Graph, Shape
 
@@ -70,7 +68,7 @@ class Work:
 def work_of(layer: Layer, graph: Graph, batch: int = ASSUMED_BATCH) -> Work:
     """Return the work of a layer, with assumed lengths for unknown axes."""
     rows, columns = layer.matrix.shape
-    sizes = {"weights": layer.weights, "nonzeros": int(np.count_nonzero(layer.matrix))}
+    sizes = {"weights": layer.weights, "nonzeros": layer.nonzeros}
     if layer.operator != "SparseConv":
         return Work(rows, columns, **sizes, pixels=_samples(layer, graph, batch), images=0, gathered=layer.gathered)
     shape = graph.shape(layer.nodes[0].output[0])

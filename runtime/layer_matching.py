@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ class Layer:
     lengths: str = ""  # sequence lengths of a recurrent layer
     gathered: int = 0  # inputs that a Gather copies one by one if the layer stays dense
     before: tuple[onnx.NodeProto, ...] = ()  # nodes that compute its input
+
+    @cached_property
+    def nonzeros(self) -> int:
+        """The number of weights that are not zero."""
+        return int(np.count_nonzero(self.matrix))
 
     @property
     def output(self) -> str:

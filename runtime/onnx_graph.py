@@ -1,6 +1,7 @@
 """An indexed ONNX graph: producers and consumers of values, constants, shapes."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -10,6 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from rigl_compress.exporters.protobuf_scan import is_hollow
 from rigl_compress.exporters.protobuf_walk import graphs_of
 
 Array = NDArray[Any]
@@ -21,6 +23,7 @@ class Graph:
     """A read-only view of a graph, which must not change while the view is used."""
 
     model: onnx.ModelProto
+    weights: Mapping[str, Array] = field(default_factory=dict)  # of initializers without values
 
     @cached_property
     def nodes(self) -> tuple[onnx.NodeProto, ...]:
@@ -30,12 +33,7 @@ class Graph:
     @cached_property
     def outputs(self) -> frozenset[str]:
         """The outputs of the graph, and the values that subgraphs at any depth may use."""
-        inner = (
-            name
-            for graph in islice(graphs_of(self.model.graph), 1, None)
-            for name in (*(each.name for each in graph.output), *(name for each in graph.node for name in each.input))
-        )
-        return frozenset((*(value.name for value in self.model.graph.output), *inner))
+        return outputs_of(self.model.graph)
 
     @cached_property
     def producers(self) -> dict[str, onnx.NodeProto]:
@@ -69,6 +67,8 @@ class Graph:
     def constant(self, name: str) -> Array | None:
         """Return the array of a constant that callers cannot override."""
         tensor = self._initializers.get(name) or self._scalars.get(name)
+        if tensor is not None and is_hollow(tensor):
+            return self.weights[name]
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     @cached_property
@@ -84,6 +84,16 @@ class Graph:
         """Return the node that is the only consumer of a value."""
         users = self.consumers.get(name, ())
         return users[0] if len(users) == 1 and name not in self.outputs else None
+
+
+def outputs_of(graph: onnx.GraphProto) -> frozenset[str]:
+    """Return the outputs of a graph, and the values that its subgraphs at any depth may use."""
+    inner = (
+        name
+        for each in islice(graphs_of(graph), 1, None)
+        for name in (*(value.name for value in each.output), *(name for node in each.node for name in node.input))
+    )
+    return frozenset((*(value.name for value in graph.output), *inner))
 
 
 def _shape(value: onnx.ValueInfoProto) -> Shape | None:

@@ -8,8 +8,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from rigl_compress.exporters.bounded_tensors import check_model_sizes
+from rigl_compress.exporters.light_model import LightModel, fill
 from rigl_compress.exporters.onnx_file import delete
-from rigl_compress.exporters.restore import restore
+from rigl_compress.exporters.protobuf_scan import hollow
+from rigl_compress.exporters.restore import restored
 from rigl_compress.exporters.sparsify import lift_constants
 from rigl_compress.runtime.dense_neighbors import dense_neighbors
 from rigl_compress.runtime.folded_selection import fold_selection
@@ -24,7 +27,7 @@ from rigl_compress.runtime.layer_matching import (
     match_matmul,
     match_norm,
 )
-from rigl_compress.runtime.onnx_graph import Graph
+from rigl_compress.runtime.onnx_graph import Array, Graph, outputs_of
 from rigl_compress.runtime.packed_weights import pack_matrix
 
 DOMAIN, DOMAIN_VERSION = "rigl_compress", OPERATORS_VERSION
@@ -45,16 +48,16 @@ class Rewritten:
 
 
 def rewrite(
-    model: onnx.ModelProto, is_faster: IsFaster, threads: int = 0, select: Select = lambda chosen, *_: chosen
+    model: onnx.ModelProto | LightModel,
+    is_faster: IsFaster,
+    threads: int = 0,
+    select: Select = lambda chosen, *_: chosen,
 ) -> Rewritten:
     """Return a copy in which each faster layer is one sparse operator. Weights may have any encoding of this package.
 
     `select` makes the final choice: given the faster layers and all layers, it returns those to replace.
     """
-    plain = restore(model)
-    lift_constants(plain)
-    name_states(plain)
-    graph = Graph(onnx.shape_inference.infer_shapes(plain))
+    plain, graph = indexed(model)
     found = [fold_selection(graph, layer) for layer in find_layers(graph, MATCHERS)]
     faster = [layer for layer in found if layer.operator != DEPTHWISE and is_faster(layer, graph)]
     layers = tuple(select(faster, found, graph))
@@ -70,7 +73,25 @@ def rewrite(
     plain.graph.value_info.extend(value for value in graph.model.graph.value_info if value.name not in known)
     _drop_unused(plain.graph)
     plain.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
+    if layers:
+        fill(plain, graph.weights)
     return Rewritten(plain, layers)
+
+
+def indexed(source: onnx.ModelProto | LightModel) -> tuple[onnx.ModelProto, Graph]:
+    """Return a copy of a model without encodings, its large weights left out, and its graph with known shapes."""
+    if isinstance(source, onnx.ModelProto):
+        check_model_sizes(source)
+        source = LightModel(source)
+    plain, arrays = restored(source.model)
+    lift_constants(plain)
+    name_states(plain)
+    plain.graph.initializer.extend(_hollow(name, array) for name, array in arrays.items())
+    return plain, Graph(onnx.shape_inference.infer_shapes(plain), {**arrays} if arrays else source.weights)
+
+
+def _hollow(name: str, array: Array) -> onnx.TensorProto:
+    return hollow(onnx.TensorProto(name=name, dims=array.shape, data_type=helper.np_dtype_to_tensor_dtype(array.dtype)))
 
 
 def sparse_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
@@ -145,7 +166,7 @@ def _replace(model: onnx.ModelProto, new: Mapping[str, list[onnx.NodeProto]], la
 
 def _drop_unused(graph: onnx.GraphProto) -> None:
     """Remove nodes and constants without consumers: selections that are folded into sparse layers."""
-    used = set(Graph(onnx.ModelProto(graph=graph)).outputs)
+    used = set(outputs_of(graph))
     kept = []
     for node in reversed(graph.node):
         if used & set(node.output):

@@ -1,27 +1,31 @@
 """Sparse inference sessions: `onnxruntime.InferenceSession` with sparse kernels where they are faster."""
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
-from weakref import WeakSet
 
 import onnx
 import onnxruntime as ort
 
 from rigl_compress.core.errors import InputError, one_line
+from rigl_compress.exporters.bounded_tensors import bytes_for, count_of
 from rigl_compress.exporters.external_data import ExternalDataError
-from rigl_compress.exporters.onnx_file import LARGEST_FILE, check_contained, load_bytes, load_model, read_contained
-from rigl_compress.runtime.cost_model import profitable_layers, runs_faster
-from rigl_compress.runtime.kernel_library import library_path, unavailable_reason
+from rigl_compress.exporters.light_model import LightModel, light_model, outline
+from rigl_compress.exporters.onnx_file import LARGEST_FILE
+from rigl_compress.runtime.cost_model import coefficients, profitable_layers, runs_faster
+from rigl_compress.runtime.freed_memory import give_back
+from rigl_compress.runtime.io_bindings import MovableBinding
+from rigl_compress.runtime.kernel_library import unavailable_reason
+from rigl_compress.runtime.original_model import check_opens, reject_outside_files
 from rigl_compress.runtime.rewrite import rewrite, sparse_outputs
+from rigl_compress.runtime.rewritten_cache import Entry, Slot, slot_of
+from rigl_compress.runtime.session_options import CPU, own_options, register
 
-Open = Callable[[str | bytes], ort.InferenceSession]
-CPU = "CPUExecutionProvider"
-_BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
-_FOLDER = "session.model_external_initializers_file_folder_path"
-# A library can be registered only once with the same options.
-_REGISTERED: WeakSet[ort.SessionOptions] = WeakSet()
+Open = Callable[..., ort.InferenceSession]
+_LOG = logging.getLogger("rigl_compress.session_cache")
 _WARNED: set[str] = set()
 
 
@@ -50,43 +54,84 @@ class InferenceSession:
         sess_options: ort.SessionOptions | None = None,
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Mapping[Any, Any]] | None = None,
+        *,
+        cache: bool = True,
         **others: Any,
     ) -> None:
         source = path_or_bytes if isinstance(path_or_bytes, bytes) else str(path_or_bytes)
-        options = ort.SessionOptions() if sess_options is None else sess_options
+        self._own = sess_options is None
+        self._options = ort.SessionOptions() if sess_options is None else sess_options
         chosen = list(providers or [CPU])
         self.sparse_layers: tuple[str, ...] = ()
         self.session: ort.InferenceSession | None = None
-        self._open: Open = lambda model: ort.InferenceSession(model, options, chosen, provider_options, **others)
+        self._open: Open = lambda model, options: ort.InferenceSession(
+            model, options, chosen, provider_options, **others
+        )
         self._source: str | bytes | None = source
         self._plain: ort.InferenceSession | None = None
-        reason = self._open_sparse(source, options) if _only_cpu(chosen) else ""
+        self._opening = Lock()
+        self._contained = False  # whether the model is known to read no files outside its folder
+        reason = self._open_sparse(source, cache) if _only_cpu(chosen) else ""
+        give_back()
         if self.session is None:
-            reject_outside_files(source, options)
-            self.session = self._open(source)
+            if not self._contained:
+                reject_outside_files(source, self._options)
+            self.session = self._open(source, self._options)
         if reason:  # after ONNX Runtime opened the file: one that it rejects is not slow
-            _warn(reason, depth=3)
+            _warn(f"sparse kernels unavailable, using onnxruntime: {reason}", depth=3)
 
-    def _open_sparse(self, source: str | bytes, options: ort.SessionOptions) -> str:
+    def _open_sparse(self, source: str | bytes, cache: bool) -> str:
         """Try to open the model with sparse kernels; return why that failed, or an empty string."""
         reason = unavailable_reason()
         if reason:
             return reason
         try:
-            model = _load(source)
-            written = sparse_outputs(model)
-            if not written:
-                check_opens(source, model)
-            found, layers = (source, written) if written else sparse_model(model, options.intra_op_num_threads)
-            if layers:
-                register(options)
-                self.session, self.sparse_layers = self._open(found), layers
-                self._source = None if written else source  # a rewritten file has no plain form
+            slot = slot_of(source, self._options.intra_op_num_threads, coefficients()) if cache else None
+            if slot is None or not self._open_cached(slot):
+                self._open_rewritten(source, slot)
         except ExternalDataError:
             raise
         except Exception as error:
             return one_line(error)
         return ""
+
+    def _open_cached(self, slot: Slot) -> bool:
+        """Open the model from the cache; return whether it was there."""
+        entry = slot.load()
+        if entry is None:
+            return False
+        try:
+            self._use(entry)
+        except Exception as error:
+            _LOG.warning("%s is not used and will be made again: %s", slot.path, one_line(error))
+            slot.drop()
+            return False
+        self._contained = True  # only models in one file are kept
+        return True
+
+    def _open_rewritten(self, source: str | bytes, slot: Slot | None) -> None:
+        with light_model(source) as light:
+            self._contained = True
+            if written := sparse_outputs(light.model):
+                self._use(Entry(b"", written), source)
+                self._source = None  # a rewritten file has no plain form
+                return
+            check_opens(source, light.model)
+            entry = sparse_model(light, self._options.intra_op_num_threads)
+        self._use(entry)
+        if slot is not None and light.single:
+            slot.store(entry)
+
+    def _use(self, entry: Entry, source: str | bytes = b"") -> None:
+        """Open a rewritten model, if it has sparse layers."""
+        model = source or entry.model
+        if entry.layers:
+            options = self._options if self._own else own_options(self._options, outline(model))
+            register(options)
+            self.session = self._open(model, options)
+            self.sparse_layers = entry.layers
+        for note in entry.notes:
+            _warn(note, depth=6)
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
         """Run the model as `onnxruntime.InferenceSession.run` does.
@@ -102,20 +147,44 @@ class InferenceSession:
         """Run the model on `OrtValue`s, as `onnxruntime.InferenceSession.run_with_ort_values` does."""
         return self._run(lambda session: session.run_with_ort_values(output_names, input_dict_ort_values, run_options))
 
+    def run_with_iobinding(self, iobinding: ort.IOBinding, run_options: Any = None) -> None:
+        """Run the model on bound inputs and outputs, as `onnxruntime.InferenceSession.run_with_iobinding` does."""
+
+        def call(session: ort.InferenceSession) -> None:
+            if isinstance(iobinding, MovableBinding):
+                iobinding.move_to(session)
+            session.run_with_iobinding(iobinding, run_options)
+
+        self._run(call)
+
+    def io_binding(self) -> ort.IOBinding:
+        """Return a binding of inputs and outputs, as `onnxruntime.InferenceSession.io_binding` does."""
+        return MovableBinding(self.session)
+
     def _run(self, call: Callable[[ort.InferenceSession], Any]) -> Any:
-        assert self.session is not None
+        session = self.session
+        assert session is not None
         try:
-            return call(self.session)
+            return call(session)
         except Exception as error:
-            if not self.sparse_layers or self._source is None:
+            if session is self._plain or not self._falls_back():
                 raise
             reason = one_line(error)
-        if self._plain is None:  # kept, as inputs invalid for both may be passed repeatedly
-            self._plain = self._open(self._source)
-        outputs = call(self._plain)  # ONNX Runtime reports inputs invalid for both
+        outputs = call(self._plain_session())  # ONNX Runtime reports inputs invalid for both
         self.session, self.sparse_layers = self._plain, ()
-        _warn(reason, depth=4)
+        _warn(f"sparse kernels unavailable, using onnxruntime: {reason}", depth=4)
         return outputs
+
+    def _falls_back(self) -> bool:
+        """Check whether there is a plain session to fall back to: another thread may have opened it already."""
+        return self._source is not None and (bool(self.sparse_layers) or self._plain is not None)
+
+    def _plain_session(self) -> ort.InferenceSession:
+        """Return the plain session; it is kept, as inputs invalid for both may be passed repeatedly."""
+        with self._opening:
+            if self._plain is None:
+                self._plain = self._open(self._source, self._options)
+            return self._plain
 
     def __getattr__(self, name: str) -> Any:
         if name == "session":
@@ -123,18 +192,22 @@ class InferenceSession:
         return getattr(self.session, name)
 
 
-def sparse_model(source: str | Path | bytes | onnx.ModelProto, threads: int = 0) -> tuple[bytes, tuple[str, ...]]:
-    """Rewrite a model to sparse operators; return its bytes and the outputs of its sparse layers, or nothing."""
-    model = source if isinstance(source, onnx.ModelProto) else _load(source)
-    found = rewrite(model, runs_faster, threads, profitable_layers)
+def sparse_model(source: LightModel | onnx.ModelProto, threads: int = 0) -> Entry:
+    """Rewrite a model to sparse operators."""
+    model = source if isinstance(source, onnx.ModelProto) else source.model
+    found = rewrite(source, runs_faster, threads, profitable_layers)
     if found.layers and (names := _sparse_tensor_outputs(model)):
         raise InputError(
             f"the sparse initializer {names[0]!r} is an output, which ONNX Runtime returns as a sparse tensor"
         )
-    if found.layers and found.model.ByteSize() > LARGEST_FILE:
+    if found.layers and sum(map(_bytes_of, found.model.graph.initializer)) > LARGEST_FILE:
         raise InputError("the rewritten model is larger than 2 GiB, the limit for a model in memory")
     layers = tuple(layer.output for layer in found.layers)
-    return found.model.SerializeToString() if layers else b"", layers
+    return Entry(found.model.SerializeToString() if layers else b"", layers)
+
+
+def _bytes_of(tensor: onnx.TensorProto) -> int:
+    return bytes_for(count_of(tensor), tensor.data_type)
 
 
 def _sparse_tensor_outputs(model: onnx.ModelProto) -> list[str]:
@@ -142,58 +215,12 @@ def _sparse_tensor_outputs(model: onnx.ModelProto) -> list[str]:
     return [each.name for each in model.graph.output if each.name in weights]
 
 
-def register(options: ort.SessionOptions) -> None:
-    """Register the sparse operators with session options."""
-    if options not in _REGISTERED:
-        options.register_custom_ops_library(str(library_path()))
-        _REGISTERED.add(options)
-
-
-def _load(source: str | Path | bytes) -> onnx.ModelProto:
-    return load_bytes(source) if isinstance(source, bytes) else load_model(Path(source))
-
-
-def check_opens(source: str | bytes, model: onnx.ModelProto) -> None:
-    """Let ONNX Runtime check the whole original model: nodes that are replaced would never be checked."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")  # opens in a fiftieth of the time
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    try:
-        ort.InferenceSession(source, options, providers=[CPU], enable_fallback=0)
-    except Exception:
-        # Only the caller's options know the operators of other libraries.
-        if all(each.domain in _BUILT_IN for each in model.opset_import):
-            raise
-
-
-def reject_outside_files(source: str | bytes, options: ort.SessionOptions) -> None:
-    """Raise an error for a model that reads files outside its folder; ONNX Runtime reports other errors."""
-    try:
-        if isinstance(source, bytes):
-            check_contained(source, _external_folder(options))
-        else:
-            read_contained(Path(source))
-    except ExternalDataError:
-        raise
-    except InputError:
-        return
-
-
-def _external_folder(options: ort.SessionOptions) -> Path:
-    """Return the folder in which ONNX Runtime looks for the external data of a model in memory."""
-    try:
-        return Path(options.get_session_config_entry(_FOLDER))
-    except RuntimeError:  # not set
-        return Path()
-
-
 def _only_cpu(providers: Sequence[Any]) -> bool:
     names = [each if isinstance(each, str) else each[0] for each in providers]
     return names == [CPU]
 
 
-def _warn(reason: str, depth: int) -> None:
-    if reason not in _WARNED:
-        _WARNED.add(reason)
-        warnings.warn(f"sparse kernels unavailable, using onnxruntime: {reason}", stacklevel=depth)
+def _warn(message: str, depth: int) -> None:
+    if message not in _WARNED:
+        _WARNED.add(message)
+        warnings.warn(message, stacklevel=depth)

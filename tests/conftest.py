@@ -58,9 +58,10 @@ def nothing_shown_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What tests train is not remembered among what the user trained here."""
+    """What tests train and open is not remembered among what the user did here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RIGL_COMPRESS_STATE", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("RIGL_COMPRESS_SESSION_CACHE", "0")
         yield
 
 

@@ -24,6 +24,7 @@ from rigl_compress.exporters.verify import largest_difference
 from rigl_compress.models.model_registry import MODELS, ModelSpec
 from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.runtime import session as module
+from rigl_compress.runtime import session_options
 from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.layer_matching import Layer, find_layers
 from rigl_compress.runtime.onnx_graph import Graph
@@ -411,7 +412,7 @@ def test_without_kernels_it_warns_once_and_works(monkeypatch: pytest.MonkeyPatch
 
 @needs_kernels
 def test_what_fails_on_the_way_leaves_the_plain_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "library_path", lambda: Path("/nowhere.so"))
+    monkeypatch.setattr(session_options, "library_path", lambda: Path("/nowhere.so"))
     model = onnx_layer(sparse_weight(0.95, (1000, 1000))).SerializeToString()
     with pytest.warns(UserWarning, match="nowhere"):
         session = InferenceSession(model)
