@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rigl_compress.core.artifacts import load_artifact, save_artifact
 from rigl_compress.core.dataclass_io import parse
 from rigl_compress.core.errors import InputError
+from rigl_compress.core.tensor_blocks import any_outside
 from rigl_compress.core.trust import FromFile, trusted_if_trained_here, trusting_code
 from rigl_compress.models.layer_resizing import Selecting
 from rigl_compress.models.model_registry import ModelSpec
@@ -47,7 +48,7 @@ class SparseModel:
                 raise InputError(f"the topology's {name!r} does not fit the weights: they belong to different models")
             if weight.dtype not in _FLOATS:
                 raise InputError(f"the weights {name!r} are {weight.dtype}, expected float32 or another float")
-            if torch.any(weight[~mask.to(weight.device)] != 0):
+            if any_outside(weight, mask.to(weight.device)):
                 raise InputError(f"{name!r} has non-zero weights at inactive connections: apply the topology first")
 
     @classmethod

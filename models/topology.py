@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rigl_compress.core.artifacts import load_artifact, save_artifact
 from rigl_compress.core.dataclass_io import convert
 from rigl_compress.core.errors import InputError
+from rigl_compress.core.tensor_blocks import any_outside, count_true
 
 KIND = "topology"
 
@@ -62,7 +63,7 @@ class Topology(Mapping[str, Tensor]):
                 raise InputError(f"mask {name!r} has dtype {mask.dtype}, expected torch.bool: pass `mask != 0`")
         self._masks = MappingProxyType({name: mask.detach() for name, mask in masks.items()})
         self.layers = tuple(
-            LayerStatistics(name, tuple(mask.shape), int(mask.sum())) for name, mask in self._masks.items()
+            LayerStatistics(name, tuple(mask.shape), count_true(mask)) for name, mask in self._masks.items()
         )
 
     @classmethod
@@ -112,7 +113,7 @@ class Topology(Mapping[str, Tensor]):
 
     def changed(self, other: "Topology") -> int:
         """Return the number of connections that are active here and not in `other`."""
-        return sum(int((self[name] & ~other[name].to(self[name].device)).sum()) for name in self)
+        return sum(count_true(self[name] & ~other[name].to(self[name].device)) for name in self)
 
     def check_fits(self, model: nn.Module) -> None:
         """Raise `InputError` unless every mask has the shape of the parameter of its name."""
@@ -141,7 +142,7 @@ class Topology(Mapping[str, Tensor]):
         parameters = dict(model.named_parameters())
         for name, mask in self.items():
             weight = parameters[name].detach()
-            if not weight.is_meta and torch.any(weight[~mask.to(weight.device)] != 0):
+            if not weight.is_meta and any_outside(weight, mask.to(weight.device)):
                 raise InputError(
                     f"{name!r} has non-zero weights at inactive connections: apply the topology first "
                     "(topology.apply_to(model)), or pass the topology of this network"

@@ -39,6 +39,11 @@ def not_crossed(view: LayerView) -> Tensor:
     return (~view.memory["crossed"]).to(view.weight.dtype)
 
 
+# The score of a connection depends on nothing but this connection (and on random numbers, drawn in order): such scores
+# can be computed for one block of a layer at a time.
+BY_CONNECTION = frozenset({magnitude, gradient, saliency, momentum, random, not_crossed})
+
+
 def random_like_active(view: LayerView) -> Tensor:
     """Draw weights from a normal distribution as wide as the layer's active weights (a variant of `new_weights`)."""
     spread = (view.weight.square().sum() / view.mask.sum().clamp(min=1)).sqrt()

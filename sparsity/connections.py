@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from rigl_compress.core.tensor_blocks import mask_in_place
 from rigl_compress.sparsity.layer_state import Layer, LayerView
 from rigl_compress.sparsity.masked_layers import MaskedLayers
 from rigl_compress.sparsity.rewire import mask_of
@@ -60,7 +61,7 @@ class Connections(WeightUpdater):
         method, survivors = self._masked.method, rewiring.survivors
         new_weights = None if method.new_weights is None else method.new_weights(view)
         for tensor in (layer.weight, *self._masked.optimizer_state(layer)):
-            tensor.mul_(survivors.to(layer.float_mask.dtype))
+            mask_in_place(tensor, survivors)
         for key in method.connection_memory:
             layer.memory[key].mul_(survivors)
         if new_weights is not None:

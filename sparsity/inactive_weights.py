@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.core.tensor_blocks import any_outside
 from rigl_compress.sparsity.layer_state import Layer
 
 Version = tuple[int, int]
@@ -27,7 +28,7 @@ def nonzero_inactive(layers: Sequence[Layer]) -> list[str]:
     sparse = [layer for layer in layers if layer.active < layer.size and not layer.mask.is_meta]
     if not sparse:
         return []
-    found = torch.stack([(layer.weight.detach()[~layer.mask] != 0).any().cpu() for layer in sparse])
+    found = torch.stack([any_outside(layer.weight, layer.mask).cpu() for layer in sparse])
     return [layer.name for layer, each in zip(sparse, found.tolist(), strict=True) if each]
 
 

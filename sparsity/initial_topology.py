@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -30,14 +31,14 @@ def initial_layers(model: nn.Module, config: SparsityConfig, seed: int, topology
     method, densities, parameters = config.rule, config.densities(model), sparse_parameters(model)
     layers = []
     for name, part in sparse_layers(model).items():
-        layer = Layer.full(name, parameters[part.parameter], part, 0)
-        layer.target = connections(densities[name], layer.size)
+        parameter, given = parameters[part.parameter], None if topology is None else topology.get(part.parameter)
+        target = connections(densities[name], part.of(parameter).numel())
         if topology is None:
-            _draw(layer, method, seed)
+            layers.append(_drawn(Layer.empty(name, parameter, part, target), method, seed))
+        elif given is None:
+            layers.append(Layer.full(name, parameter, part))
         else:
-            given = topology.get(part.parameter)
-            _take(layer, None if given is None else part.of(given))
-        layers.append(layer)
+            layers.append(_taken(Layer.empty(name, parameter, part, target), part.of(given)))
     return layers
 
 
@@ -54,15 +55,20 @@ def _check_topology(model: nn.Module, topology: Topology) -> None:
 
 
 @torch.no_grad()
-def _draw(layer: Layer, method: Method, seed: int) -> None:
-    if method.start is not None and layer.target < layer.size:
-        layer.activate(method.start(layer.view(method.options, seed, -1), layer.target))
+def _drawn(layer: Layer, method: Method, seed: int) -> Layer:
+    """Return a layer with the connections that a method starts from."""
+    if method.start is None or layer.target >= layer.size:
+        return replace(Layer.full(layer.name, layer.parameter, layer.part), target=layer.target)
+    every = torch.ones((), dtype=torch.bool, device=layer.mask.device).expand(layer.mask.shape)
+    layer.activate(method.start(replace(layer.view(method.options, seed, -1), mask=every), layer.target))
+    return layer
 
 
-def _take(layer: Layer, mask: Tensor | None) -> None:
-    if mask is not None:
-        layer.activate(active_positions(mask.to(layer.mask.device)))
+def _taken(layer: Layer, mask: Tensor) -> Layer:
+    """Return a layer with the connections of a mask, which it is to keep in number."""
+    layer.activate(active_positions(mask.to(layer.mask.device)))
     layer.target = layer.active
+    return layer
 
 
 def active_positions(mask: Tensor) -> Tensor:

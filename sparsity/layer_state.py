@@ -1,13 +1,14 @@
 """The state of one sparse layer in training, and the view of it that scores are functions of."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 
 import torch
 from torch import Tensor, nn
 
 from rigl_compress.core.random_generators import generator
+from rigl_compress.core.tensor_blocks import is_one_block, mask_in_place
 from rigl_compress.models.sparse_parameters import Part
 
 
@@ -21,16 +22,26 @@ class Layer:
     target: int  # active connections at the end of training
     positions: Tensor  # flat positions of the active connections; its length is known without asking the device
     mask: Tensor  # the same as booleans
-    float_mask: Tensor  # the same in the weight's dtype: gradients are multiplied by it at every step
+    # The same in the weight's dtype: gradients are multiplied by it at every step. None for a weight of several blocks,
+    # which is multiplied by one block of its mask at a time.
+    float_mask: Tensor | None
     memory: dict[str, Tensor] = field(default_factory=dict)  # what the method remembers; saved with checkpoints
 
     @classmethod
-    def full(cls, name: str, parameter: nn.Parameter, part: Part, target: int) -> "Layer":
+    def full(cls, name: str, parameter: nn.Parameter, part: Part) -> "Layer":
         """Return a layer with all its connections active."""
         weight = part.of(parameter.detach())
         positions = torch.arange(weight.numel(), device=weight.device)
         mask = torch.ones(weight.shape, dtype=torch.bool, device=weight.device)
-        return cls(name, parameter, part, target, positions, mask, mask.to(weight.dtype))
+        return cls(name, parameter, part, weight.numel(), positions, mask, _float_mask(mask, weight))
+
+    @classmethod
+    def empty(cls, name: str, parameter: nn.Parameter, part: Part, target: int) -> "Layer":
+        """Return a layer with none of its connections active yet."""
+        weight = part.of(parameter.detach())
+        positions = torch.empty(0, dtype=torch.long, device=weight.device)
+        mask = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device)
+        return cls(name, parameter, part, target, positions, mask, _float_mask(mask, weight))
 
     @property
     def weight(self) -> Tensor:
@@ -56,7 +67,7 @@ class Layer:
         """Move to the device and dtype of the weight: a model may be converted after the sparsifier was built."""
         weight = self.weight
         self.positions, self.mask = self.positions.to(weight.device), self.mask.to(weight.device)
-        self.float_mask = self.float_mask.to(weight)
+        self.float_mask = _float_mask(self.mask, weight)
         self.memory = {
             key: value.to(weight if value.is_floating_point() else weight.device) for key, value in self.memory.items()
         }
@@ -66,7 +77,7 @@ class Layer:
         weight, gradient = self.weight, self.gradient
         return LayerView(
             weight=weight,
-            gradient=torch.zeros_like(weight) if gradient is None else gradient,
+            gradient=weight.new_zeros(()).expand(weight.shape) if gradient is None else gradient,
             mask=self.mask,
             memory=self.memory,
             options=options,
@@ -77,8 +88,21 @@ class Layer:
     def activate(self, positions: Tensor) -> None:
         """Make the connections at these positions active and all others inactive, in place."""
         for dense, active in ((self.mask, True), (self.float_mask, 1)):
+            if dense is None:
+                continue
             dense.view(-1).index_fill_(0, self.positions, 0).index_fill_(0, positions, active)
         self.positions = positions.sort().values  # a resumed run has the mask alone: ties have to break alike
+
+    def mask_out(self, tensor: Tensor) -> None:
+        """Zero a tensor of the layer's shape at inactive connections, in place."""
+        if self.float_mask is None:
+            mask_in_place(tensor, self.mask)
+        else:
+            tensor.mul_(self.float_mask)
+
+
+def _float_mask(mask: Tensor, weight: Tensor) -> Tensor | None:
+    return mask.to(weight.dtype) if is_one_block(weight) else None
 
 
 @dataclass(frozen=True)
@@ -92,6 +116,15 @@ class LayerView:
     options: Mapping[str, float]
     random: torch.Generator | None
     learning_rate: float = 0.0
+
+    def block(self, start: int, end: int) -> "LayerView":
+        """Return the view of the connections from one flat position to another; random numbers are drawn in order."""
+        if (start, end) == (0, self.weight.numel()):
+            return self
+        shape = self.weight.shape
+        memory = {key: each.reshape(-1)[start:end] for key, each in self.memory.items() if each.shape == shape}
+        weight, gradient, mask = (each.reshape(-1)[start:end] for each in (self.weight, self.gradient, self.mask))
+        return replace(self, weight=weight, gradient=gradient, mask=mask, memory={**self.memory, **memory})
 
     def noise(self) -> Tensor:
         """Draw a standard normal number for each connection."""

@@ -10,7 +10,8 @@ from rigl_compress.core.errors import InputError, did_you_mean
 from rigl_compress.models.sparse_parameters import Part, sparse_layers, sparse_parameters
 from rigl_compress.models.topology import Topology, connections
 from rigl_compress.sparsity.methods import Method
-from rigl_compress.sparsity.rewire import best, mask_of
+from rigl_compress.sparsity.rewire import best, best_of_blocks, mask_of
+from rigl_compress.sparsity.score_blocks import magnitude_blocks
 from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
 Masks = Mapping[str, Tensor]  # by layer; a gate of a recurrent weight is a layer
@@ -51,9 +52,9 @@ def global_magnitude_topology(model: nn.Module, config: SparsityConfig | None = 
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the magnitudes of the weights of each layer."""
+    """Return the weights of each layer."""
     parameters = sparse_parameters(model)
-    return {name: part.of(parameters[part.parameter].detach()).abs() for name, part in sparse_layers(model).items()}
+    return {name: part.of(parameters[part.parameter].detach()) for name, part in sparse_layers(model).items()}
 
 
 def _counts(model: nn.Module, config: SparsityConfig, weights: Masks) -> dict[str, int]:
@@ -61,13 +62,16 @@ def _counts(model: nn.Module, config: SparsityConfig, weights: Masks) -> dict[st
 
 
 def _largest_in_each(weights: Masks, counts: Mapping[str, int]) -> dict[str, Tensor]:
-    return {name: mask_of(best(weight, counts[name]), weight.shape) for name, weight in weights.items()}
+    return {
+        name: mask_of(best_of_blocks(magnitude_blocks(weight), counts[name]), weight.shape)
+        for name, weight in weights.items()
+    }
 
 
 def _largest_of_all(weights: Masks, counts: Mapping[str, int]) -> dict[str, Tensor]:
     if not weights:
         return {}
-    every = torch.cat([weight.reshape(-1).float() for weight in weights.values()])
+    every = torch.cat([weight.abs().reshape(-1).float() for weight in weights.values()])
     mask = mask_of(best(every, sum(counts[name] for name in weights)), every.shape)
     parts = torch.split(mask, [weight.numel() for weight in weights.values()])
     found = {name: part.view(weight.shape) for (name, weight), part in zip(weights.items(), parts, strict=True)}

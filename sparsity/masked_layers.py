@@ -52,22 +52,13 @@ class MaskedLayers:
 
     def mask_gradients(self) -> None:
         """Zero the gradients of inactive connections."""
-        masked = [
-            (layer.gradient, layer.float_mask)
-            for layer in self.layers
-            if layer.parameter.grad is not None and layer.active < layer.size
-        ]
-        if masked:
-            # Zero gradient, zero weight and zero optimizer state stay zero under SGD, Adam and their like.
-            gradients, masks = zip(*masked, strict=True)
-            torch._foreach_mul_(gradients, masks)
+        # Zero gradient, zero weight and zero optimizer state stay zero under SGD, Adam and their like.
+        _mask_all([(layer, gradient) for layer in self.layers if (gradient := layer.gradient) is not None])
 
     @torch.no_grad()
     def mask_weights(self) -> None:
         """Zero the weights of inactive connections."""
-        sparse = [layer for layer in self.layers if layer.active < layer.size]
-        if sparse:
-            torch._foreach_mul_([layer.weight for layer in sparse], [layer.float_mask for layer in sparse])
+        _mask_all([(layer, layer.weight) for layer in self.layers])
 
     # What the method does at every step
 
@@ -169,6 +160,18 @@ class MaskedLayers:
             layer.activate(active_positions(state["masks"][layer.name].to(device)))
             layer.memory = {key: value.to(device) for key, value in state["memory"][layer.name].items()}
         self._weight_versions = None
+
+
+def _mask_all(tensors: Sequence[tuple[Layer, Tensor]]) -> None:
+    """Zero tensors of layers at inactive connections, at once where the layers are of one block."""
+    sparse = [(layer, tensor) for layer, tensor in tensors if layer.active < layer.size]
+    at_once = [(tensor, layer.float_mask) for layer, tensor in sparse if layer.float_mask is not None]
+    if at_once:
+        found, masks = zip(*at_once, strict=True)
+        torch._foreach_mul_(found, masks)
+    for layer, tensor in sparse:
+        if layer.float_mask is None:
+            layer.mask_out(tensor)
 
 
 def _learning_rate(optimizer: Optimizer, parameter: nn.Parameter) -> float:

@@ -17,8 +17,9 @@ from rigl_compress.sparsity import connection_quotas as quotas
 from rigl_compress.sparsity import connection_scores as scores
 from rigl_compress.sparsity import training_flops as costs
 from rigl_compress.sparsity.layer_state import LayerView, noise_scale
-from rigl_compress.sparsity.rewire import best
+from rigl_compress.sparsity.rewire import best_of_blocks
 from rigl_compress.sparsity.schedules import UpdateSchedule
+from rigl_compress.sparsity.score_blocks import score_blocks
 from rigl_compress.sparsity.structured_methods import GROUP_LASSO, L0, L1_FILTER, SBP, SLIMMING, VIB, Gating
 
 # The initial connections: (view of the fresh layer, number of connections) → flat positions.
@@ -32,12 +33,12 @@ When = Callable[[UpdateSchedule, int], bool]
 
 def at_random(view: LayerView, count: int) -> Tensor:
     """Exactly `count` connections, uniformly at random."""
-    return best(view.uniform(), count)
+    return best_of_blocks(score_blocks(scores.random, view), count)
 
 
 def strongest(view: LayerView, count: int) -> Tensor:
     """The largest initial weights (DNW)."""
-    return best(view.weight.abs(), count)
+    return best_of_blocks(score_blocks(scores.magnitude, view), count)
 
 
 def never(schedule: UpdateSchedule, step: int) -> bool:

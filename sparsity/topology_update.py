@@ -5,9 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rigl_compress.core.tensor_blocks import is_one_block
 from rigl_compress.sparsity.layer_state import LayerView
 from rigl_compress.sparsity.methods import Method
-from rigl_compress.sparsity.rewire import best, mask_of, rewire
+from rigl_compress.sparsity.rewire import best_of_blocks, mask_of, rewire
+from rigl_compress.sparsity.score_blocks import ScoreStatus, any_nonzero, score_blocks, scores_at
 
 
 @dataclass(frozen=True)
@@ -25,39 +27,56 @@ def choose(method: Method, view: LayerView, positions: Tensor, keep: int, new: i
     Where the count stays the same and the scores carry no information (a gradient that overflowed in half precision,
     or that is zero everywhere), all stay. That is decided on the device.
     """
-    drop, grow = _scores(method, view)
-    drop = drop.reshape(-1)[positions]
+    drop, grow = scores_at(method.drop, view, positions), _grow_scores(method, view)
     chosen = rewire(positions, drop, grow, keep, new)
     kept = chosen if method.keeps_regrown else rewire(positions, drop, None, keep, 0)
-    survivors = view.mask & mask_of(kept, view.mask.shape)
+    survivors = mask_of(kept, view.mask.shape).logical_and_(view.mask)
     if len(chosen) != len(positions):
         return Rewiring(chosen, survivors, torch.ones((), dtype=torch.bool, device=positions.device))
-    usable = _finite(drop, grow) & _has_signal(view, grow)
-    return Rewiring(torch.where(usable, chosen, positions), torch.where(usable, survivors, view.mask), usable)
+    usable = _usable(drop, grow) & any_nonzero(view.gradient)
+    return Rewiring(_either(usable, chosen, positions), _either(usable, survivors, view.mask), usable)
 
 
 def choose_anywhere(method: Method, view: LayerView, positions: Tensor, keep: int) -> Tensor:
     """Choose the `keep` connections with the highest drop score, active or not; as in `choose`, all may stay."""
-    drop, grow = _scores(method, view)
-    chosen = best(drop, keep)
+    drop, grow = ScoreStatus(score_blocks(method.drop, view)), _grow_scores(method, view)
+    chosen = best_of_blocks(drop, keep)
     if len(chosen) != len(positions):
         return chosen
-    return torch.where(_finite(drop, grow) & _has_signal(view, grow), chosen, positions)
+    usable = drop.finite & any_nonzero(view.gradient)
+    return _either(usable if grow is None else usable & _read(grow), chosen, positions)
 
 
 def score_status(method: Method, view: LayerView, positions: Tensor) -> Tensor:
     """Return two booleans: the scores are finite; the layer has a gradient, and the grow scores are not all zero."""
-    drop, grow = _scores(method, view)
-    return torch.stack([_finite(drop.reshape(-1)[positions], grow), _has_signal(view, grow)])
+    drop, grow = scores_at(method.drop, view, positions).isfinite().all(), _grow_scores(method, view)
+    signal = any_nonzero(view.gradient)
+    if grow is not None:
+        _read(grow)
+        drop, signal = drop & grow.finite, signal & grow.nonzero
+    return torch.stack([drop, signal])
 
 
-def _scores(method: Method, view: LayerView) -> tuple[Tensor, Tensor | None]:
-    return method.drop(view), None if method.grow is None else method.grow(view)
+def _either(condition: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Return one of two tensors by a boolean; a large one on the CPU, where nothing has to wait, without a copy."""
+    if is_one_block(first):
+        return torch.where(condition, first, second)
+    return first if condition else second
 
 
-def _finite(drop: Tensor, grow: Tensor | None) -> Tensor:
-    return drop.isfinite().all() if grow is None else drop.isfinite().all() & grow.isfinite().all()
+def _grow_scores(method: Method, view: LayerView) -> ScoreStatus | None:
+    return None if method.grow is None else ScoreStatus(score_blocks(method.grow, view))
 
 
-def _has_signal(view: LayerView, grow: Tensor | None) -> Tensor:
-    return view.gradient.any() if grow is None else view.gradient.any() & grow.any()
+def _usable(drop: Tensor, grow: ScoreStatus | None) -> Tensor:
+    """Whether the drop scores are finite and the grow scores, where they were read, finite and not all zero."""
+    finite = drop.isfinite().all()
+    return finite if grow is None else finite & _read(grow)
+
+
+def _read(grow: ScoreStatus) -> Tensor:
+    """Whether the grow scores carry information; they are read now if nothing has read them before."""
+    if not grow.was_read:
+        for _ in grow:
+            pass
+    return grow.finite & grow.nonzero

@@ -31,7 +31,8 @@ TABLE = [
 def rewired(mask: Tensor, drop: Tensor, grow: Tensor | None, keep: int, new: int) -> Tensor:
     """The function under test in terms of masks."""
     places = mask.reshape(-1).nonzero().squeeze(1)
-    found = rewire(places, drop.reshape(-1)[places], grow, keep, new)
+    blocks = None if grow is None else [(0, grow.reshape(-1))]
+    found = rewire(places, drop.reshape(-1)[places], blocks, keep, new)
     assert len(found) == len(set(found.tolist()))  # no place twice
     return mask_of(found, mask.shape)
 
