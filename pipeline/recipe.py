@@ -42,7 +42,8 @@ class StartConfig:
 
     run: str | None = None  # folder of an earlier run
     weights: str = "fresh"  # "initial", "final": of the run; "model": as the network's code returns them; or a file
-    topology: Literal["fresh", "start", "end", "magnitude", "magnitude-global"] = "fresh"
+    topology: Literal["fresh", "start", "end", "magnitude", "magnitude-global", "obs"] = "fresh"
+    samples: int = 512  # of training, that "obs" prunes with
     architecture: Literal["same", "pruned"] = "same"  # pruned: without the earlier run's dead neurons (RigL+)
     rename: Mapping[str, str] = field(default_factory=dict)  # regular expressions in names of weights → replacements
     skip: tuple[str, ...] = ()  # parameters that stay as they are built, by name, module, glob or type
@@ -51,6 +52,8 @@ class StartConfig:
         for key, of_run in {"weights": RUN_WEIGHTS, "topology": RUN_TOPOLOGIES, "architecture": ("pruned",)}.items():
             if self.run is None and (value := getattr(self, key)) in of_run:
                 raise InputError(f"start.{key} is {str(value)!r}, of an earlier run: name its folder with start.run")
+        if self.samples < 1:
+            raise InputError(f"start.samples is {self.samples}, expected 1 or more training samples")
         for key in ("rename", "skip"):
             if getattr(self, key) and self.weights in ("fresh", "model"):
                 raise InputError(f"start.{key} is for weights that are loaded: set start.weights to a file")

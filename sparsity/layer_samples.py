@@ -16,9 +16,11 @@ from rigl_compress.core.random_generators import generator
 from rigl_compress.sparsity.batch_norm_statistics import forward_batch
 
 SAMPLES = 16_384  # of a layer: some ten for every column, which is enough for a Gram matrix
+MEMORY = 2**31  # bytes: of the outputs of all layers, which are kept while the layers are pruned
 
 Weights = Mapping[str, Tensor]  # by name
 Pair = tuple[int, int]
+Hear = Callable[[Tensor, Tensor], None]
 
 
 class _Reached(Exception):  # noqa: N818 - no error: it ends a forward pass
@@ -120,8 +122,8 @@ class _Listener(TorchFunctionMode):
 class _Sampler:
     """Chooses positions in a layer's outputs: the same ones in each network that sees the same batches."""
 
-    def __init__(self, batches: int) -> None:
-        self._most, self._calls = -(-SAMPLES // max(1, batches)), dict[str, int]()
+    def __init__(self, most: int) -> None:
+        self._most, self._calls = most, dict[str, int]()
 
     def __call__(self, name: str, count: int) -> Tensor:
         """Return the positions for the next call of a layer."""
@@ -133,7 +135,7 @@ class _Sampler:
 def sampled_outputs(model: nn.Module, weights: Weights, batches: Sequence[Any]) -> dict[str, list[Tensor]]:
     """Return samples of the outputs of layers without their biases, in the order in which the network computes them."""
     found: dict[str, list[Tensor]] = {}
-    sampler = _Sampler(len(batches))
+    sampler = _Sampler(per_batch(weights, len(batches)))
 
     def keep(name: str, product: Product, y: Tensor) -> None:
         found.setdefault(name, []).append(product.rows(y, sampler(name, product.positions(y))))
@@ -144,14 +146,27 @@ def sampled_outputs(model: nn.Module, weights: Weights, batches: Sequence[Any]) 
     return found
 
 
+def per_batch(weights: Weights, batches: int) -> int:
+    """Return how many samples of each layer a batch gives, so that the outputs of all layers fit into the memory.
+
+    >>> per_batch({"a": torch.empty(4, 2), "b": torch.empty(4, 4)}, 100)
+    164
+    """
+    every = min(SAMPLES, MEMORY // (4 * max(1, sum(len(weight) for weight in weights.values()))))
+    return max(1, -(-every // max(1, batches)))
+
+
 @torch.no_grad()
-def sampled_inputs(model: nn.Module, name: str, batches: Sequence[Any], *, times: int) -> list[Tensor]:
-    """Return samples of the inputs of a layer. If it runs once in a batch, what follows it is skipped."""
-    found: list[Tensor] = []
-    sampler, once = _Sampler(len(batches)), times == len(batches)
+def stream_inputs(model: nn.Module, name: str, batches: Sequence[Any], outputs: Sequence[Tensor], hear: Hear) -> None:
+    """Call a function with samples of the inputs of a layer and the outputs for them, one call of the layer at a time.
+
+    If the layer runs once in a batch, what follows it in the network is skipped.
+    """
+    wanted, once = iter(outputs), len(outputs) == len(batches)
+    sampler = _Sampler(max(each.shape[-1] for each in outputs))
 
     def keep(name: str, product: Product, y: Tensor) -> None:
-        found.append(product.columns(y, sampler(name, product.positions(y))))
+        hear(product.columns(y, sampler(name, product.positions(y))), next(wanted))
         if once:
             raise _Reached
 
@@ -159,7 +174,6 @@ def sampled_inputs(model: nn.Module, name: str, batches: Sequence[Any], *, times
         for batch in batches:
             with suppress(_Reached):
                 forward_batch(model, batch)
-    return found
 
 
 @torch.no_grad()

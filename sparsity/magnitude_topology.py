@@ -106,13 +106,19 @@ TOPOLOGIES: dict[str, Callable[[nn.Module, SparsityConfig], Topology]] = {
 
 def chosen_topology(name: str, model: nn.Module, config: SparsityConfig) -> Topology:
     """Return the topology of that name; raise for methods that begin with every connection."""
+    if name == "obs":
+        raise InputError(
+            'the topology "obs" depends on training samples: pass topology=obs_topology(model, batches, …), or set '
+            "start.topology in a recipe"
+        )
     if name not in TOPOLOGIES:
         raise InputError(f"unknown topology {name!r}: {did_you_mean(name, TOPOLOGIES)}; or pass a Topology")
-    _check_sparse_start(config.rule, name)
+    check_sparse_start(config.rule, name)
     return TOPOLOGIES[name](model, config)
 
 
-def _check_sparse_start(method: Method, name: str) -> None:
+def check_sparse_start(method: Method, name: str) -> None:
+    """Raise for methods that begin with every connection."""
     if method.start is None:
         raise InputError(
             f"method {method.name!r} begins with every connection, so that the topology {name!r} means nothing to it: "

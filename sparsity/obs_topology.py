@@ -1,7 +1,7 @@
 """One-shot pruning of a trained network: connections by second-order information, and weights that make up for them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,10 +14,12 @@ from rigl_compress.models.fx_tracing import evaluating
 from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.models.topology import Topology, connections
 from rigl_compress.sparsity.initial_topology import warn
-from rigl_compress.sparsity.layer_samples import norms_after, sampled_inputs, sampled_outputs
+from rigl_compress.sparsity.layer_samples import norms_after, sampled_outputs, stream_inputs
 from rigl_compress.sparsity.magnitude_topology import magnitude_topology
 from rigl_compress.sparsity.second_order import Moments, surgeon
 from rigl_compress.sparsity.sparsity_config import SparsityConfig
+
+ROUNDING = 1e-10  # of the mean square, added to the variance: constant inputs have none, or one below 0 by rounding
 
 
 def obs_topology(
@@ -60,12 +62,15 @@ def _prune_layers(model: nn.Module, counts: Mapping[str, int], batches: Sequence
     """Prune the layers whose products are seen, in the order of the network, and return their masks."""
     weights = {name: model.get_parameter(name) for name in counts}
     wanted, norms = sampled_outputs(model, weights, batches), norms_after(model, weights, batches[0])
-    masks = {}
+    masks, few = {}, {}
     for name in list(wanted):
-        targets = wanted.pop(name)
-        sums = _Sums.over(sampled_inputs(model, name, batches, times=len(targets)), targets)
+        sums = _Sums()
+        stream_inputs(model, name, batches, wanted.pop(name), sums.add)
         sums.check(name)
+        if sums.samples < sums.columns:
+            few[name] = (sums.samples, sums.columns)
         masks[name] = _prune(_module(model, name), sums, counts[name], norms.get(name))
+    _report_few(few)
     return masks
 
 
@@ -73,24 +78,41 @@ def _module(model: nn.Module, name: str) -> nn.Module:
     return model.get_submodule(name.rpartition(".")[0])
 
 
-@dataclass(frozen=True)
 class _Sums:
-    """Means and moments of a layer's samples, by group: [groups, columns, …]."""
+    """Sums over a layer's samples, by group, of which one batch at a time is in memory: [groups, columns, …]."""
 
-    inputs: Tensor  # means
-    outputs: Tensor
-    gram: Tensor
-    cross: Tensor
+    def __init__(self) -> None:
+        self.samples = 0
+        self._x = self._y = self._xx = self._xy = torch.zeros((), dtype=torch.float64)
 
-    @classmethod
-    def over(cls, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> "_Sums":
-        x, y = (torch.cat([each.double() for each in several], dim=-1) for several in (inputs, outputs))
-        means = x.mean(-1, keepdim=True), y.mean(-1, keepdim=True)
-        x, y = x - means[0], y - means[1]
-        return cls(*means, x @ x.mT, x @ y.mT)
+    def add(self, inputs: Tensor, outputs: Tensor) -> None:
+        """Add samples of inputs and of the outputs that are wanted for them."""
+        x, y = inputs.double(), outputs.double()
+        self.samples += x.shape[-1]
+        self._x, self._y = self._x + x.sum(-1, keepdim=True), self._y + y.sum(-1, keepdim=True)
+        self._xx, self._xy = self._xx + x @ x.mT, self._xy + x @ y.mT
+
+    @property
+    def columns(self) -> int:
+        """The inputs of a unit."""
+        return self._xx.shape[-1]
+
+    @property
+    def means(self) -> tuple[Tensor, Tensor]:
+        """The means of inputs and outputs."""
+        return self._x / self.samples, self._y / self.samples
+
+    @property
+    def moments(self) -> list[Moments]:
+        """The centred moments of each group."""
+        x, y = self.means
+        rounding = ROUNDING * self._xx.diagonal(dim1=1, dim2=2).mean() * torch.eye(self.columns).to(self._xx)
+        gram, cross = self._xx - self.samples * x @ x.mT + rounding, self._xy - self.samples * x @ y.mT
+        return [Moments(*each) for each in zip(gram, cross, strict=True)]
 
     def check(self, name: str) -> None:
-        if not bool(torch.isfinite(self.gram).all() and torch.isfinite(self.cross).all()):
+        """Raise for samples that are not finite."""
+        if not bool(torch.isfinite(self._xx).all() and torch.isfinite(self._xy).all()):
             raise InputError(
                 f"the inputs or outputs of {name} are not finite on these batches: the network is damaged, or the "
                 "batches are not what it was trained on"
@@ -99,19 +121,26 @@ class _Sums:
 
 def _prune(module: nn.Module, sums: _Sums, count: int, norm: _BatchNorm | None) -> Tensor:
     """Prune one layer in place, group by group; let a bias take up what its mean output lost."""
-    weight = module.get_parameter("weight")
-    blocks = weight.detach().double().view(len(sums.gram), sums.cross.shape[2], -1)
-    shares = [
-        round(count * (group + 1) / len(blocks)) - round(count * group / len(blocks)) for group in range(len(blocks))
-    ]
+    weight, (inputs, outputs), moments = module.get_parameter("weight"), sums.means, sums.moments
+    blocks = weight.detach().double().view(len(moments), outputs.shape[1], -1)
     found = [
-        surgeon(block, Moments(gram, cross), share)
-        for block, gram, cross, share in zip(blocks, sums.gram, sums.cross, shares, strict=True)
+        surgeon(block, each, share)
+        for block, each, share in zip(blocks, moments, _shares(count, len(moments)), strict=True)
     ]
     pruned = torch.stack([each for each, _ in found])
     weight.copy_(pruned.view(weight.shape))
-    _shift(module, norm, (sums.outputs - pruned @ sums.inputs).reshape(-1))
+    _shift(module, norm, (outputs - pruned @ inputs).reshape(-1))
     return torch.stack([mask for _, mask in found]).view(weight.shape)
+
+
+def _shares(count: int, groups: int) -> list[int]:
+    """Share out connections among groups, in nearly equal parts.
+
+    >>> _shares(8, 3)
+    [3, 2, 3]
+    """
+    ends = [round(count * group / groups) for group in range(groups + 1)]
+    return [end - start for start, end in pairwise(ends)]
 
 
 def _shift(module: nn.Module, norm: _BatchNorm | None, missing: Tensor) -> None:
@@ -120,6 +149,13 @@ def _shift(module: nn.Module, norm: _BatchNorm | None, missing: Tensor) -> None:
         module.bias.add_(missing)
     elif norm is not None and norm.running_mean is not None:
         norm.running_mean.sub_(missing)
+
+
+def _report_few(layers: Mapping[str, tuple[int, int]]) -> None:
+    if layers:
+        name, (samples, columns) = next(iter(layers.items()))
+        which = f"{len(layers)} layers, such as {name}" if len(layers) > 1 else name
+        warn([f"too few samples for {which}: {samples} for {columns} inputs; pass more batches"], depth=5)
 
 
 def _report_others(model: nn.Module, names: Sequence[str]) -> None:

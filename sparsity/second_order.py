@@ -6,6 +6,7 @@ the columns are taken in blocks, all rows at once.
 """
 
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ class Moments:
     @property
     def damping(self) -> float:
         """What is added to the diagonal of the Gram matrix."""
-        return max(DAMPING * float(self.gram.diagonal().mean()), torch.finfo(self.gram.dtype).tiny)
+        return max(DAMPING * float(self.gram.diagonal().mean()), sqrt(torch.finfo(self.gram.dtype).tiny))
 
     @property
     def damped(self) -> Tensor:

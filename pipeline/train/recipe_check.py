@@ -12,6 +12,7 @@ from rigl_compress.models.model_registry import MODELS
 from rigl_compress.pipeline.recipe import DataConfig, Recipe
 from rigl_compress.pipeline.train.batch_sizes import with_batch_of
 from rigl_compress.pipeline.train.progress import ignore_progress
+from rigl_compress.pipeline.train.pruned_start import without_pruning
 from rigl_compress.pipeline.train.stage import RunEnvironment, build_job, find_device, model_spec
 from rigl_compress.pipeline.train.warning_lines import warnings_to_log
 from rigl_compress.pipeline.workspace import Run
@@ -33,7 +34,7 @@ def check_recipe(recipe: Recipe, run_environment: RunEnvironment) -> None:
         run_environment.log(f"not checked: the network, because {recipe.data.name} was not found, which sets its size")
         return
     data = data.hold_out(recipe.data.holdout) if recipe.data.holdout else data
-    recipe = with_batch_of(data, recipe, run_environment.log)
+    recipe = without_pruning(with_batch_of(data, recipe, run_environment.log))
     with warnings_to_log(run_environment.log):
         job = build_job(recipe, model_spec(recipe, data), data, torch.device("cpu"), ignore_progress)
     for note in job.notes:

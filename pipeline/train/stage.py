@@ -35,6 +35,7 @@ from rigl_compress.pipeline.train.input_check import check_input
 from rigl_compress.pipeline.train.losses import DivergedError
 from rigl_compress.pipeline.train.metric_logging import MetricLogger, MetricLoggers, flat
 from rigl_compress.pipeline.train.progress import Listener, Log, ignore_message, ignore_progress
+from rigl_compress.pipeline.train.pruned_start import OBS, prune_start
 from rigl_compress.pipeline.train.small_dense import in_training, width_for_density
 from rigl_compress.pipeline.train.teacher import build_distillation, check_teacher, keep_teacher, resumed
 from rigl_compress.pipeline.train.training_loop import Job, train_epochs
@@ -210,10 +211,13 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
     distillation = build_distillation(recipe, spec, model, data.classes)  # the teacher is copied before any mask
     optimizer = build_optimizer(model, recipe.optimizer)
     epochs = recipe.train.all_epochs
+    config = keep_frozen_dense(in_training(recipe.scaled_sparsity), model)
+    notes = (*network.notes, *frozen_note(model, topology))
+    topology = prune_start(recipe, config, model, data) if topology == OBS else topology
     sparse = Sparsifier(
         model,
         optimizer,
-        keep_frozen_dense(in_training(recipe.scaled_sparsity), model),
+        config,
         total_steps=steps_per_epoch * epochs,
         seed=recipe.seed,
         topology=topology,
@@ -226,7 +230,7 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
         distillation=distillation,
         dense=distillation.teacher if distillation and recipe.distill and recipe.distill.run is None else None,
         initial=initial,
-        notes=(*network.notes, *frozen_note(model, topology)),
+        notes=notes,
     )
 
 

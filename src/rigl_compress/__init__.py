@@ -29,6 +29,7 @@ _HOME = {
     "global_magnitude_topology": "rigl_compress.sparsity.magnitude_topology",
     "kernels_library": "rigl_compress.runtime.kernel_library",
     "magnitude_topology": "rigl_compress.sparsity.magnitude_topology",
+    "obs_topology": "rigl_compress.sparsity.obs_topology",
     "prune_dead_neurons": "rigl_compress.pruning.dead_neurons",
     "recalibrate_batch_norm": "rigl_compress.sparsity.batch_norm_statistics",
     "register_backend": "rigl_compress.pipeline.bench.backends",
@@ -61,6 +62,7 @@ __all__ = [
     "global_magnitude_topology",
     "kernels_library",
     "magnitude_topology",
+    "obs_topology",
     "prune_dead_neurons",
     "recalibrate_batch_norm",
     "register_backend",
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
     from rigl_compress.sparsity.magnitude_topology import magnitude_topology as magnitude_topology
     from rigl_compress.sparsity.methods import Method as Method
     from rigl_compress.sparsity.methods import register_method as register_method
+    from rigl_compress.sparsity.obs_topology import obs_topology as obs_topology
     from rigl_compress.sparsity.schedules import register_schedule as register_schedule
     from rigl_compress.sparsity.sparsifier import Sparsifier as Sparsifier
     from rigl_compress.sparsity.sparsity_config import SparsityConfig as SparsityConfig

@@ -118,6 +118,41 @@ def test_resuming_needs_no_file(
     assert stopped.recipe() == whole.recipe()
 
 
+# Pruned in one shot
+
+
+def test_training_begins_at_the_pruned_network(trainer: Trainer, weights: dict[str, Tensor]) -> None:
+    settings = [start(trainer), "start.topology=obs", "start.samples=100", "sparsity.dense=['first']"]
+    run = trainer(*settings, *STILL)
+    model = tiny.recipe().model.with_options(classes=10).build()
+    model.load_state_dict(weights)
+    chosen = rc.magnitude_topology(model, tiny.recipe("sparsity.dense=['first']").sparsity)
+    assert [each.active for each in run.topology("start").layers] == [each.active for each in chosen.layers]
+    assert run.topology("start") == run.topology("end") != chosen
+    tiny.assert_same_tensors(SparseModel.load(run.initial_file).weights, weights)
+    kept = run.topology("end")["fc2.weight"]
+    assert not torch.equal(run.model().weights["fc2.weight"], weights["fc2.weight"] * kept), "they make up for the rest"
+
+
+def test_resuming_a_run_that_was_pruned_at_its_start(
+    trainer: Trainer, weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del weights
+    monkeypatch.setattr(loop, "TICK", 1)
+    settings = [start(trainer), "start.topology=obs", "sparsity.dense=['first']", "train.epochs=3"]
+    whole = trainer(*settings, run="whole")
+    with pytest.raises(StoppedError):
+        trainer(*settings, run="stopped", listener=stop_at(tiny.STEPS_PER_EPOCH + 7))
+    stopped = trainer(*settings, run="stopped", resume=True)
+    tiny.assert_same_model(stopped.model(), whole.model())
+
+
+def test_methods_that_begin_dense_do_not_begin_pruned(trainer: Trainer, weights: dict[str, Tensor]) -> None:
+    del weights
+    with pytest.raises(InputError, match="begins with every connection, so that the topology 'obs' means nothing"):
+        trainer(start(trainer), "start.topology=obs", "sparsity.method=pruning")
+
+
 # Frozen parts
 
 
