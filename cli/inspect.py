@@ -9,22 +9,26 @@ from rigl_compress.cli import _options as options
 
 @click.command()
 @options.source
+@options.option("--runtime", is_flag=True, help="Show how `InferenceSession` runs each layer of an ONNX file, and why.")
 @options.png
 @options.trust_code
 @options.as_json
-def command(source: Path, png: Path | None, as_json: bool) -> None:
+def command(source: Path, runtime: bool, png: Path | None, as_json: bool) -> None:
     """Show the results, training, layers and connections per pixel of a run, or the tensors of an ONNX file.
 
     \b
     Example:
       rigl-compress inspect runs/mnist-rigl --png connections.png
       rigl-compress inspect model.onnx
+      rigl-compress inspect model.onnx --runtime
     """
     from rigl_compress.cli import _render
 
     if source.suffix == ".onnx" or source.is_file():
-        _inspect_file(source, png, as_json)
+        _explain_file(source, png, as_json) if runtime else _inspect_file(source, png, as_json)
         return
+    if runtime:
+        raise click.UsageError(f"--runtime explains an ONNX file, but {source} is a run: export it, and pass the file")
     from rigl_compress.pipeline.bench.training_course import course_of
     from rigl_compress.pipeline.run_inspection import inspection, layer_rows, own_topologies, pixel_map, side_by_side
     from rigl_compress.pipeline.run_plots import connections_picture
@@ -48,12 +52,25 @@ def command(source: Path, png: Path | None, as_json: bool) -> None:
         _render.text("", f"plot: {png}")
 
 
+def _explain_file(file: Path, png: Path | None, as_json: bool) -> None:
+    from rigl_compress.cli import _render
+    from rigl_compress.runtime.explain import explain
+
+    _refuse_png(file, png)
+    rows = explain(file)
+    _render.json_result({"layers": [row.to_json() for row in rows]}) if as_json else _render.choices(rows)
+
+
+def _refuse_png(file: Path, png: Path | None) -> None:
+    if png:
+        raise click.UsageError(f"--png draws the connections of a run, but {file} is an ONNX file: leave it out")
+
+
 def _inspect_file(file: Path, png: Path | None, as_json: bool) -> None:
     from rigl_compress.cli import _render
     from rigl_compress.runtime.sparse_layer_table import read_contents
 
-    if png:
-        raise click.UsageError(f"--png draws the connections of a run, but {file} is an ONNX file: leave it out")
+    _refuse_png(file, png)
     found = read_contents(file)
     if as_json:
         # No outputs were compared.

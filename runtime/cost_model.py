@@ -6,8 +6,9 @@ between machines; a layer without a clear speedup stays dense.
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -21,6 +22,10 @@ MARGIN = 0.15
 # The minimum predicted saving of all convolutions: images change layout between dense and sparse ones.
 MIN_CONV_SAVING = 0.1
 LANES = 8
+# Nanoseconds of work from which on it is split among threads, and the share of a thread's time that each one after the
+# first saves: ONNX Runtime's operators, and the kernels' (as "threads" in costs.json).
+DENSE_PART, DENSE_SHARE = 20_000.0, 0.87
+SPARSE_PART, SPARSE_VECTOR_PART, SPARSE_SHARE = 30_000.0, 7_500.0, 0.8
 # The cost of copying one input with a Gather, in products of the dense operator.
 GATHER_PRODUCTS = {"vector": 80, "batched": 250}
 # Assumed for unknown axes; an unknown batch may have either size.
@@ -104,35 +109,70 @@ def coefficients() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
     return families
 
 
-def expected_speedup(work: Work) -> float:
+def thread_count(threads: int) -> int:
+    """Return the number of threads of a session: with 0, ONNX Runtime starts one for each core."""
+    return threads if threads > 0 else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+def expected_speedup(work: Work, threads: int = 1) -> float:
     """Return the predicted time of the dense operator divided by that of the sparse one.
 
     >>> expected_speedup(Work(512, 512, 512 * 512, 512 * 26, pixels=64, images=0)) > 4
     True
     """
-    found = coefficients()[work.family]
-    return _time(found["dense"], work.dense()) / _time(found["sparse"], work.sparse())
+    return _dense_time(work, threads) / _sparse_time(work, threads)
 
 
-def _time(costs: Mapping[str, float], amounts: Mapping[str, float]) -> float:
-    return sum(costs[name] * amount for name, amount in amounts.items())
+def _dense_time(work: Work, threads: int) -> float:
+    return _time(coefficients()[work.family]["dense"], work.dense(), (threads, DENSE_PART, DENSE_SHARE))
 
 
-def runs_faster(layer: Layer, graph: Graph) -> bool:
+def _sparse_time(work: Work, threads: int) -> float:
+    part = SPARSE_VECTOR_PART if work.family == "vector" else SPARSE_PART
+    return _time(coefficients()[work.family]["sparse"], work.sparse(), (threads, part, SPARSE_SHARE))
+
+
+def _time(costs: Mapping[str, float], amounts: Mapping[str, float], split: tuple[int, float, float]) -> float:
+    """Return nanoseconds with so many threads: work is split if each part takes long enough, calls are not."""
+    threads, part, share = split
+    call = costs["call"] * amounts["call"]
+    rest = sum(costs[name] * amount for name, amount in amounts.items()) - call
+    parts = min(threads, max(1, int(rest / part)))
+    return call + rest / (1 + (parts - 1) * share)
+
+
+def runs_faster(layer: Layer, graph: Graph, threads: int = 1) -> bool:
     """Check that a layer is predicted to be faster by the margin for one batch size, and slower for none."""
-    expected = [expected_speedup(work_of(layer, graph, batch)) for batch in (ASSUMED_BATCH, LARGE_BATCH)]
+    return _gains([work_of(layer, graph, batch) for batch in (ASSUMED_BATCH, LARGE_BATCH)], threads)
+
+
+def _gains(works: Sequence[Work], threads: int) -> bool:
+    expected = [expected_speedup(work, threads) for work in works]
     return max(expected) > 1 / (1 - MARGIN) and min(expected) > 1
 
 
-def profitable_layers(chosen: Sequence[Layer], found: Sequence[Layer], graph: Graph) -> list[Layer]:
+def least_sparsity(layer: Layer, graph: Graph, threads: int = 1) -> float | None:
+    """Return the share of zeros from which on a layer would be faster; None if it never is."""
+    works = [work_of(layer, graph, batch) for batch in (ASSUMED_BATCH, LARGE_BATCH)]
+    low, high = 0, works[0].weights  # of non-zeros, at which it is faster, and is not
+    if not _gains([replace(work, nonzeros=low) for work in works], threads):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        faster = _gains([replace(work, nonzeros=middle) for work in works], threads)
+        low, high = (middle, high) if faster else (low, middle)
+    return 1 - low / max(works[0].weights, 1)
+
+
+def profitable_layers(chosen: Sequence[Layer], found: Sequence[Layer], graph: Graph, threads: int = 1) -> list[Layer]:
     """Return the chosen layers, without convolutions if these save too little of the network's time."""
     convolutions = [layer for layer in found if layer.operator == "SparseConv"]
     before, after = 0.0, 0.0
     for layer in convolutions:
         work = work_of(layer, graph)
-        dense = _time(coefficients()[work.family]["dense"], work.dense())
+        dense = _dense_time(work, threads)
         before += dense
-        after += dense / expected_speedup(work) if layer in chosen else dense
+        after += dense / expected_speedup(work, threads) if layer in chosen else dense
     if after <= (1 - MIN_CONV_SAVING) * before:
         return list(chosen)
     return [layer for layer in chosen if layer.operator != "SparseConv"]

@@ -54,6 +54,15 @@ class Graph:
         inputs = {value.name for value in self.model.graph.input}
         return {tensor.name: tensor for tensor in self.model.graph.initializer if tensor.name not in inputs}
 
+    def is_initializer(self, name: str) -> bool:
+        """Check for an initializer, which callers may be able to override."""
+        return any(tensor.name == name for tensor in self.model.graph.initializer)
+
+    def reads_quantized(self, name: str) -> bool:
+        """Check for a value that is dequantized: ONNX Runtime computes what reads it in integers."""
+        producer = self.producers.get(name)
+        return producer is not None and is_standard(producer, "DequantizeLinear")
+
     @cached_property
     def _scalars(self) -> dict[str, TensorProto]:
         constants = (node for node in self.nodes if is_standard(node, "Constant"))

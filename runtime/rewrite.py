@@ -45,6 +45,8 @@ class Rewritten:
 
     model: onnx.ModelProto
     layers: tuple[Layer, ...]
+    found: tuple[Layer, ...]  # all layers that sparse operators could replace
+    graph: Graph  # of the model before
 
 
 def rewrite(
@@ -58,9 +60,7 @@ def rewrite(
     `select` makes the final choice: given the faster layers and all layers, it returns those to replace.
     """
     plain, graph = indexed(model)
-    found = [fold_selection(graph, layer) for layer in find_layers(graph, MATCHERS)]
-    faster = [layer for layer in found if layer.operator != DEPTHWISE and is_faster(layer, graph)]
-    layers = tuple(select(faster, found, graph))
+    found, layers = choose(graph, is_faster, select)
     replaced = (*layers, *dense_neighbors(found, layers))
     by_column = _by_column(layers, graph)
     nodes = {layer.output: _nodes(layer, graph, is_faster, (by_column, threads)) for layer in replaced}
@@ -75,7 +75,14 @@ def rewrite(
     plain.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
     if layers:
         fill(plain, graph.weights)
-    return Rewritten(plain, layers)
+    return Rewritten(plain, layers, found, graph)
+
+
+def choose(graph: Graph, is_faster: IsFaster, select: Select) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
+    """Return all layers that sparse operators could replace, and those that they do."""
+    found = [fold_selection(graph, layer) for layer in find_layers(graph, MATCHERS)]
+    faster = [layer for layer in found if layer.operator != DEPTHWISE and is_faster(layer, graph)]
+    return tuple(found), tuple(select(faster, found, graph))
 
 
 def indexed(source: onnx.ModelProto | LightModel) -> tuple[onnx.ModelProto, Graph]:

@@ -15,7 +15,8 @@ from rigl_compress.exporters.bounded_tensors import bytes_for, count_of
 from rigl_compress.exporters.external_data import ExternalDataError
 from rigl_compress.exporters.light_model import LightModel, light_model, outline
 from rigl_compress.exporters.onnx_file import LARGEST_FILE
-from rigl_compress.runtime.cost_model import coefficients, profitable_layers, runs_faster
+from rigl_compress.runtime.cost_model import coefficients, profitable_layers, runs_faster, thread_count
+from rigl_compress.runtime.explain import left_dense
 from rigl_compress.runtime.freed_memory import give_back
 from rigl_compress.runtime.io_bindings import MovableBinding
 from rigl_compress.runtime.kernel_library import unavailable_reason
@@ -195,7 +196,13 @@ class InferenceSession:
 def sparse_model(source: LightModel | onnx.ModelProto, threads: int = 0) -> Entry:
     """Rewrite a model to sparse operators."""
     model = source if isinstance(source, onnx.ModelProto) else source.model
-    found = rewrite(source, runs_faster, threads, profitable_layers)
+    count = thread_count(threads)
+    found = rewrite(
+        source,
+        lambda layer, graph: runs_faster(layer, graph, count),
+        threads,
+        lambda chosen, layers, graph: profitable_layers(chosen, layers, graph, count),
+    )
     if found.layers and (names := _sparse_tensor_outputs(model)):
         raise InputError(
             f"the sparse initializer {names[0]!r} is an output, which ONNX Runtime returns as a sparse tensor"
@@ -203,7 +210,8 @@ def sparse_model(source: LightModel | onnx.ModelProto, threads: int = 0) -> Entr
     if found.layers and sum(map(_bytes_of, found.model.graph.initializer)) > LARGEST_FILE:
         raise InputError("the rewritten model is larger than 2 GiB, the limit for a model in memory")
     layers = tuple(layer.output for layer in found.layers)
-    return Entry(found.model.SerializeToString() if layers else b"", layers)
+    note = left_dense(found)
+    return Entry(found.model.SerializeToString() if layers else b"", layers, (note,) if note else ())
 
 
 def _bytes_of(tensor: onnx.TensorProto) -> int:

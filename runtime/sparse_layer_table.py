@@ -45,13 +45,15 @@ def read_contents(path: Path) -> ExportedModel:
     found = describe(path, model)
     if not sparse_outputs(model):
         return found
-    packed = dict(_packed_rows(model, metadata_of(model).get(LAYERS)))
+    packed = dict(packed_rows(model))
     rows = sorted((packed.get(row.name, row) for row in found.tensors), key=lambda row: -row.total)
     facts = {key: value for key, value in found.metadata.items() if key != LAYERS}
     return replace(found, tensors=tuple(rows), metadata=facts)
 
 
-def _packed_rows(model: onnx.ModelProto, metadata: Any) -> Iterator[tuple[str, TensorRow]]:
+def packed_rows(model: onnx.ModelProto) -> Iterator[tuple[str, TensorRow]]:
+    """Yield the rows of packed weights, each with its name in the file."""
+    metadata = metadata_of(model).get(LAYERS)
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         tensor = tensors.get(node.input[1]) if node.domain == DOMAIN and len(node.input) > 1 else None

@@ -12,6 +12,7 @@ from rigl_compress.pipeline.bench.bench_tables import (
     count,
     described,
     duration,
+    layer_table,
     machine,
     model_table,
     profile_table,
@@ -255,3 +256,6 @@ def _profiles(report: CompressionReport) -> Iterator[str]:
     for label, rows in report.profiles.items():
         every = charts.table(profile_table(label, rows))
         yield f"<details><summary>{escape(label)}: every operator</summary>{every}</details>"
+    for label, layers in report.layers.items():
+        every = charts.table(layer_table(label, layers))
+        yield f"<details><summary>{escape(label)}: every layer in the sparse runtime</summary>{every}</details>"

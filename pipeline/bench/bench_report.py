@@ -10,6 +10,7 @@ from rigl_compress.core.dataclass_io import convert, parse, plain
 from rigl_compress.core.errors import InputError, did_you_mean
 from rigl_compress.exporters.onnx_costs import GraphCosts
 from rigl_compress.pipeline.bench.footprint import Footprint
+from rigl_compress.pipeline.bench.layer_times import LayerTime
 from rigl_compress.pipeline.bench.operator_profile import ProfileRow
 from rigl_compress.pipeline.bench.report_validation import check_figures
 from rigl_compress.pipeline.bench.timing_statistics import (
@@ -103,6 +104,7 @@ class CompressionReport:
     timings: tuple[Timing, ...] = ()
     failures: tuple[Failure, ...] = ()
     profiles: Mapping[str, tuple[ProfileRow, ...]] = field(default_factory=dict)
+    layers: Mapping[str, tuple[LayerTime, ...]] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict)

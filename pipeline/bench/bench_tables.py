@@ -7,6 +7,7 @@ from typing import Any
 
 from rigl_compress.core.wording import listed, percent
 from rigl_compress.pipeline.bench.bench_report import BenchedModel, CompressionReport, Timing
+from rigl_compress.pipeline.bench.layer_times import LayerTime
 from rigl_compress.pipeline.bench.operator_profile import ProfileRow
 from rigl_compress.pipeline.bench.timing_statistics import Estimate, differs, is_slower
 from rigl_compress.pipeline.markdown import markdown
@@ -175,6 +176,20 @@ def _profile_row(row: ProfileRow, share: float, bar: int) -> tuple[str, ...]:
     return row.name, row.operator, duration(row.seconds), percent(share, 1), *flops, (BAR * bar).ljust(_LONGEST)
 
 
+LAYER_COLUMNS = ("weights", "type", "shape", "zeros", "kernel", "time", "expected gain", "why it is dense")
+
+
+def layer_table(label: str, rows: Sequence[LayerTime]) -> TextTable:
+    """Return the table of layers in the sparse runtime, in the order of the graph."""
+    return TextTable(f"{label}, by layer in the sparse runtime", LAYER_COLUMNS, tuple(map(_layer_row, rows)))
+
+
+def _layer_row(row: LayerTime) -> tuple[str, ...]:
+    gain, taken = (f"{row.gain:.2f}x" if row.gain else ""), (duration(row.seconds) if row.seconds else "")
+    shape = "×".join(map(str, row.shape))
+    return row.name, row.operator, shape, percent(1 - row.density, 1), row.kernel, taken, gain, row.reason
+
+
 def described(report: CompressionReport) -> list[str]:
     """Return a line for each model whose file says what it is."""
     found = ((model.label, model.facts.get("about")) for model in report.models)
@@ -224,10 +239,15 @@ def machine_line(facts: Mapping[str, Any]) -> str:
     )
 
 
+def all_tables(report: CompressionReport) -> list[TextTable]:
+    """Return the tables of a report: models, timings, operators, layers."""
+    profiles = [profile_table(label, rows) for label, rows in report.profiles.items()]
+    layers = [layer_table(label, rows) for label, rows in report.layers.items()]
+    return [model_table(report), timing_table(report), *profiles, *layers]
+
+
 def report_markdown(report: CompressionReport) -> str:
     """Return a report in Markdown, as for a pull request."""
-    tables = [model_table(report), timing_table(report)]
-    tables += [profile_table(label, rows) for label, rows in report.profiles.items()]
-    parts = [f"**{table.title}**\n\n{table.markdown}" for table in tables]
+    parts = [f"**{table.title}**\n\n{table.markdown}" for table in all_tables(report)]
     parts += [f"- {line}" for line in (*report.warnings, *described(report), *uncounted(report))]
     return "\n\n".join([*parts, f"`{report.command}`", machine(report)]) + "\n"

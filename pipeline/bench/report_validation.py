@@ -21,7 +21,7 @@ def check_figures(report: "CompressionReport") -> None:
         _check_model(model)
     known = {model.label for model in report.models}
     timed = [*(each.candidate for each in report.timings), *(each.candidate for each in report.failures)]
-    for label in [*(candidate.label for candidate in timed), *report.profiles]:
+    for label in [*(candidate.label for candidate in timed), *report.profiles, *report.layers]:
         if label not in known:
             raise InputError(f"the report has figures of {label!r}, which is none of its models: bench again")
     for timing in report.timings:
@@ -29,6 +29,8 @@ def check_figures(report: "CompressionReport") -> None:
         _check_rounds(timing, report.reference(timing.candidate))
     for label, rows in report.profiles.items():
         _check_numbers(f"the profile of {label!r}", (asdict(row) for row in rows))
+    for label, layers in report.layers.items():
+        _check_numbers(f"the layers of {label!r}", (asdict(row) for row in layers))
 
 
 def _check_environment(facts: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -25,13 +25,15 @@ from rigl_compress.pipeline.bench.backends import Backend, Setup, usable_backend
 from rigl_compress.pipeline.bench.bench_report import BenchedModel, Candidate, CompressionReport, Failure, Timing
 from rigl_compress.pipeline.bench.bench_sources import Source
 from rigl_compress.pipeline.bench.footprint import footprints
+from rigl_compress.pipeline.bench.layer_times import layer_times
 from rigl_compress.pipeline.bench.model_inputs import InputSpec, draw_inputs, one_sample
-from rigl_compress.pipeline.bench.operator_profile import ProfileRow, profile
+from rigl_compress.pipeline.bench.operator_profile import profile
 from rigl_compress.pipeline.bench.pruned_shapes import with_pruned_shapes
 from rigl_compress.pipeline.bench.timing import TimingPlan, measure
 from rigl_compress.runtime.rewrite import sparse_outputs
 
 Array = NDArray[Any]
+Row = TypeVar("Row")
 Listener = Callable[[str, int, int], None]
 
 
@@ -79,7 +81,8 @@ def bench(sources: Sequence[Source], config: BenchConfig, listener: Listener = l
         models=tuple(models),
         timings=tuple(timings),
         failures=tuple(failures),
-        profiles=_profiles(prepared, config) if config.profile else {},
+        profiles=_profiles(prepared, config, profile) if config.profile else {},
+        layers=_profiles(prepared, config, layer_times) if config.profile and "sparse" in config.backends else {},
         command=command_line(),
         environment=environment(),
     )
@@ -182,12 +185,14 @@ def _with_footprints(
     return [replace(model, footprint=found.get(model.label)) for model in models]
 
 
-def _profiles(prepared: Sequence[Prepared], config: BenchConfig) -> dict[str, tuple[ProfileRow, ...]]:
+def _profiles(
+    prepared: Sequence[Prepared], config: BenchConfig, look: Callable[..., tuple[Row, ...]]
+) -> dict[str, tuple[Row, ...]]:
     found = {}
     for each in prepared:
         inputs = inputs_for(each, config.batches[0] if config.batches else None, config.input_spec)
         try:
-            found[each.source.label] = profile(each.source.path, inputs, config.threads[0])
+            found[each.source.label] = look(each.source.path, inputs, config.threads[0])
         except SessionError:
             continue  # it does not run: it is among the failures
     return found

@@ -24,6 +24,7 @@ _HOME = {
     "Split": "rigl_compress.data.samples",
     "Topology": "rigl_compress.models.topology",
     "count_flops": "rigl_compress.models.flop_counter",
+    "explain": "rigl_compress.runtime.explain",
     "export_onnx": "rigl_compress.exporters.onnx_export",
     "export_sparse_runtime": "rigl_compress.runtime.sparse_runtime_export",
     "global_magnitude_topology": "rigl_compress.sparsity.magnitude_topology",
@@ -57,6 +58,7 @@ __all__ = [
     "Topology",
     "__version__",
     "count_flops",
+    "explain",
     "export_onnx",
     "export_sparse_runtime",
     "global_magnitude_topology",
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     from rigl_compress.pipeline.bench.backends import Backend as Backend
     from rigl_compress.pipeline.bench.backends import register_backend as register_backend
     from rigl_compress.pruning.dead_neurons import prune_dead_neurons as prune_dead_neurons
+    from rigl_compress.runtime.explain import explain as explain
     from rigl_compress.runtime.kernel_library import kernels_library as kernels_library
     from rigl_compress.runtime.session import InferenceSession as InferenceSession
     from rigl_compress.runtime.sparse_runtime_export import export_sparse_runtime as export_sparse_runtime
