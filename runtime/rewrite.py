@@ -15,6 +15,7 @@ from rigl_compress.runtime.dense_neighbors import dense_neighbors
 from rigl_compress.runtime.folded_selection import fold_selection
 from rigl_compress.runtime.gru_matching import match_gru, name_states
 from rigl_compress.runtime.kernel_library import OPERATORS_VERSION
+from rigl_compress.runtime.kernels import ACTIVATIONS
 from rigl_compress.runtime.layer_matching import (
     DEPTHWISE,
     Layer,
@@ -24,6 +25,7 @@ from rigl_compress.runtime.layer_matching import (
     match_matmul,
     match_norm,
 )
+from rigl_compress.runtime.layer_norm_fusion import fuse_layer_norms
 from rigl_compress.runtime.onnx_graph import Graph
 from rigl_compress.runtime.packed_weights import pack_matrix
 
@@ -62,6 +64,7 @@ def rewrite(
     by_column = _by_column(layers, graph)
     nodes = {layer.output: _nodes(layer, graph, is_faster, (by_column, threads)) for layer in replaced}
     _replace(plain, nodes, replaced)
+    fuse_layer_norms(plain, graph, layers, threads)
     for layer in replaced:
         plain.graph.initializer.extend(_tensors(layer))
         if layer.projection is not None:
@@ -75,7 +78,9 @@ def rewrite(
 
 def sparse_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
     """Return the first output of each sparse operator: empty for a model that was not rewritten."""
-    return tuple(node.output[0] for node in model.graph.node if node.domain == DOMAIN and node.op_type != DEPTHWISE)
+    return tuple(
+        node.output[0] for node in model.graph.node if node.domain == DOMAIN and node.op_type.startswith("Sparse")
+    )
 
 
 def _nodes(layer: Layer, graph: Graph, is_faster: IsFaster, settings: tuple[set[str], int]) -> list[onnx.NodeProto]:
@@ -103,6 +108,8 @@ def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
         inputs.pop()
     low, high = layer.limits
     settings: dict[str, Any] = {**layer.settings, "threads": threads}
+    if layer.activation:
+        settings["activation"] = ACTIVATIONS.index(layer.activation)
     settings |= {name: value for name, value in {"low": low, "high": high}.items() if np.isfinite(value)}
     if layer.operator == "SparseMatMul":
         settings |= {"x_by_column": int(layer.x in by_column), "y_by_column": int(layer.output in by_column)}
