@@ -14,6 +14,7 @@
 #include "depthwise.h"
 #include "export.h"
 #include "gru.h"
+#include "layer_norm.h"
 #include "matmul.h"
 
 namespace {
@@ -26,17 +27,23 @@ static_assert(sizeof(Clip) == 8 && offsetof(Clip, low) == 0 && offsetof(Clip, hi
 static_assert(sizeof(MatMulCall) == 48 && offsetof(MatMulCall, x) == 0 && offsetof(MatMulCall, batch) == 8 &&
                   offsetof(MatMulCall, bias) == 16 && offsetof(MatMulCall, y) == 24 &&
                   offsetof(MatMulCall, x_by_column) == 32 && offsetof(MatMulCall, y_by_column) == 33 &&
-                  offsetof(MatMulCall, clip) == 36,
+                  offsetof(MatMulCall, clip) == 36 && offsetof(MatMulCall, activation) == 44,
               "see runtime/kernels.py");
 static_assert(sizeof(Axis) == 40 && offsetof(Axis, kernel) == 0 && offsetof(Axis, stride) == 8 &&
                   offsetof(Axis, dilation) == 16 && offsetof(Axis, pad_begin) == 24 && offsetof(Axis, pad_end) == 32,
               "see runtime/kernels.py");
 static_assert(sizeof(ConvShape) == 80 && offsetof(ConvShape, rows) == 0 && offsetof(ConvShape, columns) == 40,
               "see runtime/kernels.py");
-static_assert(sizeof(ConvCall) == 64 && offsetof(ConvCall, x) == 0 && offsetof(ConvCall, batch) == 8 &&
+static_assert(sizeof(ConvCall) == 72 && offsetof(ConvCall, x) == 0 && offsetof(ConvCall, batch) == 8 &&
                   offsetof(ConvCall, height) == 16 && offsetof(ConvCall, width) == 24 &&
                   offsetof(ConvCall, bias) == 32 && offsetof(ConvCall, residual) == 40 && offsetof(ConvCall, y) == 48 &&
-                  offsetof(ConvCall, clip) == 56,
+                  offsetof(ConvCall, clip) == 56 && offsetof(ConvCall, activation) == 64,
+              "see runtime/kernels.py");
+static_assert(sizeof(LayerNormCall) == 72 && offsetof(LayerNormCall, x) == 0 &&
+                  offsetof(LayerNormCall, residual) == 8 && offsetof(LayerNormCall, scale) == 16 &&
+                  offsetof(LayerNormCall, bias) == 24 && offsetof(LayerNormCall, y) == 32 &&
+                  offsetof(LayerNormCall, sum) == 40 && offsetof(LayerNormCall, rows) == 48 &&
+                  offsetof(LayerNormCall, size) == 56 && offsetof(LayerNormCall, epsilon) == 64,
               "see runtime/kernels.py");
 static_assert(sizeof(GruShape) == 16 && offsetof(GruShape, directions) == 0 && offsetof(GruShape, backward) == 4 &&
                   offsetof(GruShape, reset_after) == 12,
@@ -118,7 +125,7 @@ void destroy(void* handle) noexcept {
 }  // namespace
 
 // Counts changes of the operators and of these functions; the same as OPERATORS_VERSION in runtime/kernel_library.py.
-RIGL_EXPORT int rigl_operators_version() { return 3; }
+RIGL_EXPORT int rigl_operators_version() { return 4; }
 RIGL_EXPORT const char* rigl_kernels_name() { return kernels().name; }
 RIGL_EXPORT int rigl_has_kernels(const char* name) {
   int found = 0;
@@ -178,3 +185,9 @@ RIGL_EXPORT int rigl_gru_run(void* handle, const GruCall* call, int threads, cha
   return run<SparseGru>(handle, call, threads, {error, room});
 }
 RIGL_EXPORT void rigl_gru_destroy(void* handle) { destroy<SparseGru>(handle); }
+
+RIGL_EXPORT int rigl_layer_norm_run(const LayerNormCall* call, const char* kernels_name, int threads, char* error,
+                                    std::size_t room) {
+  return guarded({error, room},
+                 [&] { normalize_rows(*call, requested_kernels(kernels_name), serial_threads(threads)); });
+}

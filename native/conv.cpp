@@ -91,7 +91,7 @@ void SparseConv::run(const ConvCall& call, const Threads& all) {
   // An image of one pixel under a 1×1 filter is a vector, unless the filter reads padding.
   const auto one = [](const Axis& axis) { return axis.kernel == 1 && axis.pad_begin == 0 && axis.output(1) == 1; };
   if (call.height == 1 && call.width == 1 && one(shape_.rows) && one(shape_.columns) && call.residual == nullptr) {
-    return matmul().run({call.x, call.batch, call.bias, call.y, false, false, call.clip}, threads);
+    return matmul().run({call.x, call.batch, call.bias, call.y, false, false, call.clip, call.activation}, threads);
   }
   const auto planned = plan(call.height, call.width, call.batch, threads.count);
   if (planned->geometry.pixels() == 0) return;
@@ -179,6 +179,7 @@ void SparseConv::run_tile(const ConvCall& call, const ConvPlan& plan, const floa
     task.last = b + 1 == group.blocks.size();
     kernels_.multiply_tile(block.view(), task);
   }
+  kernels_.activate(call.activation, task.y, group.end - group.begin, width, pixels);
 }
 
 std::shared_ptr<const ConvPlan> SparseConv::plan(std::int64_t height, std::int64_t width, std::size_t batch,

@@ -38,6 +38,7 @@ struct ConvCall {
   const float* residual;  // same layout as y, or null; may be y itself
   float* y;
   Clip clip;
+  Activation activation = Activation::kNone;
 };
 
 struct ConvPlan;

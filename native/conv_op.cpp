@@ -50,7 +50,7 @@ struct ConvKernel {
     float* y = output(settings.api, context, out);
     SessionThreads session(settings, context);
     conv->run({x.data, static_cast<std::size_t>(x.shape[0]), one_axis ? 1 : x.shape[2], x.shape.back(),
-               bias_of(bias, conv->rows()), residual.data, y, settings.clip},
+               bias_of(bias, conv->rows()), residual.data, y, settings.clip, settings.activation},
               session.threads());
   }
 };

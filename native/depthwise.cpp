@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "geometry.h"
 #include "kernel_costs.h"
 
 namespace rigl {
-namespace {
-
-std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
-std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
 // Pixels of an image row in the columns `start`, `start` + stride, ...: as many as the output is wide.
 struct ColumnPhase {
@@ -21,8 +18,7 @@ struct ColumnPhase {
 
 // The layout of one channel: a plane per row phase and column phase, with zeros above and below. All rows are as wide
 // as the output, so that each filter tap is one offset.
-
-struct Layout {
+struct DepthwiseLayout {
   std::int64_t height, width, row_stride, column_stride;
   std::size_t top, out_width, pixels, plane, margin, total;
   std::vector<ColumnPhase> phases;
@@ -31,7 +27,14 @@ struct Layout {
   std::size_t mask_period;
 };
 
-ColumnPhase phase_at(std::int64_t start, const Layout& layout) {
+namespace {
+
+constexpr std::size_t kMaxLayouts = 4;
+
+std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
+std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+
+ColumnPhase phase_at(std::int64_t start, const DepthwiseLayout& layout) {
   const std::int64_t stride = layout.column_stride, end = static_cast<std::int64_t>(layout.out_width);
   const std::int64_t from = std::clamp<std::int64_t>(-floor_div(start, stride), 0, end);
   const std::int64_t to = std::clamp<std::int64_t>(-floor_div(start - layout.width, stride), from, end);
@@ -39,11 +42,11 @@ ColumnPhase phase_at(std::int64_t start, const Layout& layout) {
 }
 
 // The phases of a stride serve all filter columns if they hold every pixel; otherwise each column gets its own.
-bool phases_hold_all(const Layout& layout) {
+bool phases_hold_all(const DepthwiseLayout& layout) {
   return -floor_div(-layout.width, layout.column_stride) <= static_cast<std::int64_t>(layout.out_width);
 }
 
-std::vector<std::int32_t> mask_for(const Layout& layout, std::int64_t first, int lanes) {
+std::vector<std::int32_t> mask_for(const DepthwiseLayout& layout, std::int64_t first, int lanes) {
   std::vector<std::int32_t> mask(layout.mask_period + size(lanes));
   for (std::size_t p = 0; p < mask.size(); ++p) {
     const std::int64_t column = first + static_cast<std::int64_t>(p % layout.out_width) * layout.column_stride;
@@ -52,8 +55,8 @@ std::vector<std::int32_t> mask_for(const Layout& layout, std::int64_t first, int
   return mask;
 }
 
-Layout make_layout(const ConvShape& shape, std::int64_t height, std::int64_t width, int lanes) {
-  Layout layout{};
+DepthwiseLayout make_layout(const ConvShape& shape, std::int64_t height, std::int64_t width, int lanes) {
+  DepthwiseLayout layout{};
   const std::int64_t out_height = shape.rows.output(height);
   const std::size_t step = size(lanes);
   layout.height = height;
@@ -139,7 +142,7 @@ void filter_direct(const ConvShape& shape, const ConvCall& call, const float* im
   }
 }
 
-void fill_planes(const Layout& layout, const KernelTable& kernels, const float* image, float* planes) {
+void fill_planes(const DepthwiseLayout& layout, const KernelTable& kernels, const float* image, float* planes) {
   const std::size_t width = size(layout.width), stride = size(layout.column_stride), phases = layout.phases.size();
   if (layout.row_stride == 1 && stride == 1 && phases == 1 && layout.out_width == width) {
     std::memcpy(planes + layout.top * width, image, size(layout.height) * width * sizeof(float));
@@ -177,6 +180,14 @@ std::string check_depthwise(const std::vector<float>& weights, const ConvShape& 
   return weights.empty() || weights.size() % taps != 0 ? "the weights are not a multiple of the kernel size" : "";
 }
 
+DepthwiseConv::DepthwiseConv(std::vector<float> weights, const ConvShape& shape, const KernelTable& kernels)
+    : weights_(std::move(weights)), transposed_(weights_.size()), shape_(shape), kernels_(kernels) {
+  const std::size_t rows = size(shape.rows.kernel), columns = size(shape.columns.kernel), taps = rows * columns;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    transposed_[i - i % taps + i % columns * rows + i % taps / columns] = weights_[i];
+  }
+}
+
 void DepthwiseConv::run_direct(const ConvCall& call, const Threads& all_threads) const {
   const std::size_t image = size(call.height * call.width), taps = size(shape_.taps());
   const std::size_t pixels = size(shape_.rows.output(call.height) * shape_.columns.output(call.width));
@@ -187,13 +198,26 @@ void DepthwiseConv::run_direct(const ConvCall& call, const Threads& all_threads)
                  const float bias = call.bias == nullptr ? 0.0f : call.bias[channel];
                  filter_direct(shape_, call, call.x + i * image, weights_.data() + channel * taps, bias,
                                call.y + i * pixels);
+                 kernels_.activate(call.activation, call.y + i * pixels, 1, pixels, 0);
                });
 }
 
-void DepthwiseConv::run(const ConvCall& call, const Threads& all_threads) const {
+std::shared_ptr<const DepthwiseLayout> DepthwiseConv::layout(std::int64_t height, std::int64_t width) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& known : layouts_) {
+    if (known->height == height && known->width == width) return known;
+  }
+  auto made = std::make_shared<const DepthwiseLayout>(make_layout(shape_, height, width, kernels_.lanes));
+  if (layouts_.size() == kMaxLayouts) layouts_.erase(layouts_.begin());
+  layouts_.push_back(std::move(made));
+  return layouts_.back();
+}
+
+void DepthwiseConv::run(const ConvCall& call, const Threads& all_threads) {
   if (call.batch == 0 || shape_.rows.output(call.height) < 1 || shape_.columns.output(call.width) < 1) return;
   if (!planes_pay_off(shape_, call.height, call.width)) return run_direct(call, all_threads);
-  const Layout layout = make_layout(shape_, call.height, call.width, kernels_.lanes);
+  const auto kept = this->layout(call.height, call.width);
+  const DepthwiseLayout& layout = *kept;
   const std::size_t all = channels(), rows = size(shape_.rows.kernel), columns = size(shape_.columns.kernel);
   const std::size_t image = size(call.height * call.width);
   const double outputs = static_cast<double>(call.batch * all * layout.pixels);
@@ -211,11 +235,10 @@ void DepthwiseConv::run(const ConvCall& call, const Threads& all_threads) const 
       planes = scratch().activations.reserve(layout.total);
       std::fill(planes, planes + layout.total, 0.0f);
     }
-    std::vector<float> transposed(rows * columns);
     std::vector<DepthwiseColumn> filter;
     for (std::size_t c = 0; c < columns; ++c) {
       const std::vector<std::int32_t>& mask = layout.masks[c];
-      filter.push_back({layout.offsets[c].data(), transposed.data() + c * rows, mask.empty() ? nullptr : mask.data()});
+      filter.push_back({layout.offsets[c].data(), nullptr, mask.empty() ? nullptr : mask.data()});
     }
     const std::size_t end = call.batch * all * (chunk + 1) / chunks;
     for (std::size_t i = call.batch * all * chunk / chunks; i < end; ++i) {
@@ -224,11 +247,12 @@ void DepthwiseConv::run(const ConvCall& call, const Threads& all_threads) const 
         fill_planes(layout, kernels_, from, planes + layout.margin);
         from = planes + layout.margin;
       }
-      const float* weights = weights_.data() + i % all * rows * columns;
-      for (std::size_t t = 0; t < rows * columns; ++t) transposed[t % columns * rows + t / columns] = weights[t];
+      const float* weights = transposed_.data() + i % all * rows * columns;
+      for (std::size_t c = 0; c < columns; ++c) filter[c].weights = weights + c * rows;
       const float bias = call.bias == nullptr ? 0.0f : call.bias[i % all];
       kernels_.filter_channel({from, filter.data(), static_cast<int>(columns), static_cast<int>(rows),
                                layout.mask_period, bias, call.clip, call.y + i * layout.pixels, layout.pixels});
+      kernels_.activate(call.activation, call.y + i * layout.pixels, 1, layout.pixels, 0);
     }
   });
 }

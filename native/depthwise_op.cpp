@@ -36,7 +36,7 @@ struct DepthwiseKernel {
     float* y = output(settings.api, context, {x.shape[0], x.shape[1], height, width});
     SessionThreads session(settings, context);
     conv->run({x.data, static_cast<std::size_t>(x.shape[0]), x.shape[2], x.shape[3], bias_of(bias, conv->channels()),
-               nullptr, y, settings.clip},
+               nullptr, y, settings.clip, settings.activation},
               session.threads());
   }
 };

@@ -14,6 +14,10 @@ struct Clip {
   float low, high;
 };
 
+// What an epilogue applies to the clipped output. The numbers are the values of the operators' attribute.
+enum class Activation : int32_t { kNone, kGelu, kGeluTanh, kSilu, kSigmoid, kTanh, kHardSwish };
+constexpr int32_t kActivations = 7;
+
 // A row of a block: its index in the output, and how many of the block's non-zeros belong to it.
 struct RowEntry {
   uint32_t row;
@@ -44,7 +48,7 @@ struct TileTask {
   Clip clip;
 };
 
-// Sliced ELLPACK: slices of as many rows as a vector has lanes, their non-zeros interleaved. For a single column of
+// Sliced ELLPACK: slices of `slice_lanes` rows each, their non-zeros interleaved. For a single column of
 // activations.
 struct SliceView {
   const uint32_t* lengths;  // non-zeros of the longest row of each slice
@@ -110,9 +114,22 @@ struct DepthwiseTask {
   size_t pixels;  // of the output
 };
 
+// Layer normalization of one vector, after adding a residual.
+struct NormTask {
+  const float* x;
+  const float* residual;  // or null
+  const float* scale;
+  const float* bias;  // or null
+  float* y;
+  float* sum;  // of x and the residual; or null
+  size_t size;
+  float epsilon;
+};
+
 struct KernelTable {
   const char* name;
   int lanes;
+  int slice_lanes;  // rows of a slice of a SliceView
   void (*multiply_tile)(const BlockView&, const TileTask&);
   void (*multiply_vector)(const SliceView&, const VectorTask&);
   void (*pack_tile)(const PackTask&, const Source* sources, size_t count, float* out, size_t pitch);
@@ -126,6 +143,9 @@ struct KernelTable {
   void (*gru_reset_state)(const GateTask&);
   void (*gru_update_state)(const GateTask&);
   void (*filter_channel)(const DepthwiseTask&);
+  // In place, `count` values in each of `rows` rows.
+  void (*activate)(Activation, float* values, size_t rows, size_t count, size_t pitch);
+  void (*normalize)(const NormTask&);
 };
 
 const KernelTable* portable_kernels();

@@ -1,26 +1,77 @@
 // Dense depthwise filters: one per channel. Included by `kernels_body.h`, inside its namespace.
 
-// The sum over the rows of one filter column, masked outside the image.
-template <int kRows>
-RIGL_INLINE Vector column_sum(const DepthwiseTask& task, const DepthwiseColumn& column, size_t pixel,
-                              size_t mask_index) {
-  const int rows = kRows > 0 ? kRows : task.rows;
-  Vector acc{};
-#pragma GCC unroll 3
-  for (int r = 0; r < rows; ++r) acc += column.weights[r] * load(task.planes + column.offsets[r] + pixel);
-  return column.mask == nullptr ? acc : masked(acc, load_mask(column.mask + mask_index));
+// Any filter; one of known size is unrolled. Everything is copied to local variables: as far as the compiler knows, a
+// store to the output could change the task.
+template <int kRows, int kColumns>
+void filter_generic(const DepthwiseTask& task) {
+  const int rows = kRows > 0 ? kRows : task.rows, columns = kColumns > 0 ? kColumns : task.columns;
+  const Vector bias = broadcast(task.bias);
+  const Clip clip = task.clip;
+  const float* planes = task.planes;
+  const DepthwiseColumn* filter = task.filter;
+  const size_t pixels = task.pixels, period = task.mask_period;
+  float* y = task.y;
+  size_t mask_index = 0;
+  for (size_t pixel = 0; pixel < pixels; pixel += kLanes) {
+    Vector acc = bias;
+#pragma GCC unroll 5
+    for (int c = 0; c < columns; ++c) {
+      const DepthwiseColumn& column = filter[c];
+      Vector sum{};
+#pragma GCC unroll 5
+      for (int r = 0; r < rows; ++r) sum += column.weights[r] * load(planes + column.offsets[r] + pixel);
+      acc += column.mask == nullptr ? sum : masked(sum, load_mask(column.mask + mask_index));
+    }
+    acc = clamp(acc, clip);
+    mask_index += kLanes;
+    if (mask_index == period) mask_index = 0;
+    if (pixel + kLanes <= pixels) {
+      store(y + pixel, acc);
+    } else {
+      store_partial(y + pixel, acc, static_cast<int>(pixels - pixel));
+    }
+  }
 }
 
-void filter_generic(const DepthwiseTask& task) {
+// 5×5, the step from filter row to filter row being the same in every column.
+void filter_5x5(const DepthwiseTask& task) {
+  const float* from[5];
+  const int32_t* masks[5];
+  ptrdiff_t steps[5];
+  size_t mask_steps[5];
+  Vector weights[5][5];
+  static const int32_t kEverywhere[16] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+  for (int c = 0; c < 5; ++c) {
+    const DepthwiseColumn& column = task.filter[c];
+    from[c] = task.planes + column.offsets[0];
+    masks[c] = column.mask == nullptr ? kEverywhere : column.mask;
+    mask_steps[c] = column.mask == nullptr ? 0 : 1;
+    steps[c] = column.offsets[c] - column.offsets[0];  // of filter row c
+    for (int r = 0; r < 5; ++r) weights[c][r] = broadcast(column.weights[r]);
+  }
+  const Vector bias = broadcast(task.bias);
+  const Clip clip = task.clip;
+  const size_t pixels = task.pixels, period = task.mask_period;
+  float* y = task.y;
   size_t mask_index = 0;
-  for (size_t pixel = 0; pixel < task.pixels; pixel += kLanes) {
-    Vector acc = broadcast(task.bias);
-    for (int c = 0; c < task.columns; ++c) acc += column_sum<0>(task, task.filter[c], pixel, mask_index);
-    acc = clamp(acc, task.clip);
-    const size_t remaining = task.pixels - pixel;
-    memcpy(task.y + pixel, &acc, sizeof(float) * (remaining < kLanes ? remaining : kLanes));
+  for (size_t pixel = 0; pixel < pixels; pixel += kLanes) {
+    Vector acc = bias;
+#pragma GCC unroll 5
+    for (int c = 0; c < 5; ++c) {
+      const float* x = from[c] + pixel;
+      Vector sum = weights[c][0] * load(x);
+#pragma GCC unroll 4
+      for (int r = 1; r < 5; ++r) sum += weights[c][r] * load(x + steps[r]);
+      acc += masked(sum, load_mask(masks[c] + mask_index * mask_steps[c]));
+    }
+    acc = clamp(acc, clip);
     mask_index += kLanes;
-    if (mask_index == task.mask_period) mask_index = 0;
+    if (mask_index == period) mask_index = 0;
+    if (pixel + kLanes <= pixels) {
+      store(y + pixel, acc);
+    } else {
+      store_partial(y + pixel, acc, static_cast<int>(pixels - pixel));
+    }
   }
 }
 
@@ -55,7 +106,7 @@ void filter_3x3(const DepthwiseTask& task) {
     if (pixel + kLanes <= pixels) {
       store(y + pixel, acc);
     } else {
-      memcpy(y + pixel, &acc, sizeof(float) * (pixels - pixel));
+      store_partial(y + pixel, acc, static_cast<int>(pixels - pixel));
     }
   }
 }
@@ -72,12 +123,13 @@ void filter_1x1(const DepthwiseTask& task) {
   }
   if (whole == pixels) return;
   const Vector tail = clamp(bias + weight * load_partial(x + whole, static_cast<int>(pixels - whole)), clip);
-  memcpy(y + whole, &tail, sizeof(float) * (pixels - whole));
+  store_partial(y + whole, tail, static_cast<int>(pixels - whole));
 }
 
 void filter_channel(const DepthwiseTask& task) {
   if (task.rows == 1 && task.columns == 1) return filter_1x1(task);
   const bool masked_3x3 = task.rows == 3 && task.columns == 3 && task.filter[0].mask != nullptr &&
                           task.filter[1].mask == nullptr && task.filter[2].mask != nullptr;
-  masked_3x3 ? filter_3x3(task) : filter_generic(task);
+  if (masked_3x3) return filter_3x3(task);
+  task.rows == 5 && task.columns == 5 ? filter_5x5(task) : filter_generic<0, 0>(task);
 }

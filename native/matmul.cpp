@@ -48,11 +48,13 @@ void run_group(const KernelTable& kernels, const RowGroup& group, const Activati
   if (call.y_by_column) {
     task.y = call.y + group.begin * call.batch + first;
     task.y_pitch = call.batch;
-    return multiply_group(kernels, group, from, task);
+    multiply_group(kernels, group, from, task);
+    return kernels.activate(call.activation, task.y, rows, width, task.y_pitch);
   }
   task.y = buffers.outputs.reserve(rows * pitch);
   task.y_pitch = pitch;
   multiply_group(kernels, group, from, task);
+  kernels.activate(call.activation, task.y, rows, width, pitch);
   kernels.transpose(task.y, pitch, rows, width, call.y + first * total_rows + group.begin, total_rows);
 }
 
@@ -108,6 +110,8 @@ void SparseMatMul::run_vector(const MatMulCall& call, const Threads& threads) {
       const float* from = x + group.first_column / block * (block + 1);
       kernels_.multiply_vector(view, {from, call.y, group.first, group.last, call.bias, call.clip});
     }
+    const SliceGroup& rows = plan.groups[g].front();
+    kernels_.activate(call.activation, call.y + rows.begin, 1, rows.end - rows.begin, 0);
   });
 }
 
@@ -156,7 +160,7 @@ std::shared_ptr<const SparseMatMul::SlicesOfGroups> SparseMatMul::slices(std::ui
     if (known->groups == groups) return known;
   }
   if (slices_.size() == kMaxPlans) slices_.erase(slices_.begin());
-  SlicesOfGroups planned{groups, plan_slices(matrix_, kernels_.lanes, groups)};
+  SlicesOfGroups planned{groups, plan_slices(matrix_, kernels_.slice_lanes, groups)};
   slices_.push_back(std::make_shared<const SlicesOfGroups>(std::move(planned)));
   return slices_.back();
 }

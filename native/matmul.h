@@ -21,6 +21,7 @@ struct MatMulCall {
   float* y;
   bool x_by_column, y_by_column;  // [features][batch] instead of [batch][features]
   Clip clip;
+  Activation activation = Activation::kNone;
 };
 
 class SparseMatMul {

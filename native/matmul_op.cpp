@@ -33,8 +33,9 @@ struct MatMulKernel {
     float* y = output(settings.api, context, out);
     const std::size_t batch = element_count(x.shape) / matrix.columns;
     SessionThreads session(settings, context);
-    product.run({x.data, batch, bias_of(bias, matrix.rows), y, x_by_column, y_by_column, settings.clip},
-                session.threads());
+    product.run(
+        {x.data, batch, bias_of(bias, matrix.rows), y, x_by_column, y_by_column, settings.clip, settings.activation},
+        session.threads());
   }
 };
 

@@ -127,6 +127,9 @@ const float* bias_of(const Tensor<float>& bias, std::size_t rows) {
 OpSettings::OpSettings(const ort::Api& api, const ort::KernelInfo* info) : api(api) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   clip = {attribute(api, info, "low", -kInfinity), attribute(api, info, "high", kInfinity)};
+  const std::int64_t chosen = attribute(api, info, "activation", std::int64_t{0});
+  if (chosen < 0 || chosen >= kActivations) throw KernelError("unknown activation");
+  activation = static_cast<Activation>(chosen);
   const std::int64_t requested = attribute(api, info, "threads", std::int64_t{0});
   const auto cores = static_cast<std::int64_t>(std::thread::hardware_concurrency());
   threads = static_cast<int>(std::clamp<std::int64_t>(requested > 0 ? requested : cores, 1, 256));

@@ -56,10 +56,11 @@ ConvShape conv_shape(const ort::Api& api, const ort::KernelInfo* info);
 // The bias of an operator with this many output rows, or null.
 const float* bias_of(const Tensor<float>& bias, std::size_t rows);
 
-// The attributes that all operators have: the limits of the output, and the number of threads.
+// The attributes that all operators have: the limits of the output, its activation, and the number of threads.
 struct OpSettings {
   ort::Api api;
   Clip clip;
+  Activation activation;
   int threads;
 
   OpSettings(const ort::Api& api, const ort::KernelInfo* info);

@@ -8,6 +8,7 @@ namespace rigl {
 ort::CustomOp conv_op();
 ort::CustomOp depthwise_op();
 ort::CustomOp gru_op();
+ort::CustomOp layer_norm_op();
 ort::CustomOp matmul_op();
 
 }  // namespace rigl

@@ -115,6 +115,8 @@ void make_blocks(const SparseMatrix& matrix, const TileShape& shape, RowGroup* g
 SliceGroup make_slices(const SparseMatrix& matrix, std::uint32_t begin, std::uint32_t end, std::uint32_t first_column,
                        std::uint32_t width, int lanes) {
   SliceGroup group;
+  group.begin = begin;
+  group.end = end;
   group.first_column = first_column;
   std::vector<std::pair<std::size_t, std::size_t>> ranges;  // non-zeros of each row in these columns
   for (std::uint32_t row = begin; row < end; ++row) {

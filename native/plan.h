@@ -47,8 +47,9 @@ struct SliceGroup {
   std::vector<std::uint32_t> lengths, rows;
   std::vector<std::uint16_t> col_idx;
   std::vector<float> values;
-  std::uint32_t first_column = 0;  // of the columns this group reads
-  bool first = true, last = true;  // among the groups of the same rows
+  std::uint32_t begin = 0, end = 0;  // rows
+  std::uint32_t first_column = 0;    // of the columns this group reads
+  bool first = true, last = true;    // among the groups of the same rows
 };
 
 struct SlicePlan {

@@ -12,7 +12,7 @@ from rigl_compress.core.errors import InputError
 
 NAME = "rigl_kernels.so"
 OLDEST_RUNTIME = (1, 18)
-OPERATORS_VERSION = 3  # of the operators and the functions of the library: the same as in native/c_api.cpp
+OPERATORS_VERSION = 4  # of the operators and the functions of the library: the same as in native/c_api.cpp
 # The section table is at the end of an ELF file: the header has its offset, the size of an entry and their number.
 _ELF = struct.Struct("<40xQ10xHH")
 

@@ -17,6 +17,8 @@ from rigl_compress.runtime.packed_weights import conv_matrix, pack_matrix
 Array = NDArray[Any]
 Limits = tuple[float, float]
 NO_LIMITS: Limits = (-np.inf, np.inf)
+# What an epilogue applies to its output, in the order of native/kernels.h.
+ACTIVATIONS = ("", "gelu", "gelu-tanh", "silu", "sigmoid", "tanh", "hard-swish")
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
 _MESSAGE_SIZE = 200
 # The structs are those of native/c_api.cpp, which checks their size and offsets.
@@ -32,6 +34,7 @@ class _MatMulCall(Structure):
         ("y_by_column", c_bool),
         ("low", c_float),
         ("high", c_float),
+        ("activation", c_int32),
     )
 
 
@@ -51,6 +54,7 @@ class _ConvCall(Structure):
         ("y", c_void_p),
         ("low", c_float),
         ("high", c_float),
+        ("activation", c_int32),
     )
 
 
@@ -164,16 +168,16 @@ class Window:
 
 
 class MatMul:
-    """A sparse matrix product with its epilogue: `clip(x @ matrix.T + bias)`.
+    """A sparse matrix product with its epilogue: `activation(clip(x @ matrix.T + bias))`.
 
     >>> MatMul(np.eye(2, dtype=np.float32))(np.array([[3, 4]], dtype=np.float32))
     array([[3., 4.]], dtype=float32)
     """
 
-    def __init__(self, matrix: Array, kernels: str = "") -> None:
+    def __init__(self, matrix: Array, kernels: str = "", activation: str = "") -> None:
         packed = pack_matrix(matrix).tobytes()
         self._kernel = _Kernel("matmul", kernels, packed, len(packed))
-        self.rows = matrix.shape[0]
+        self.rows, self.activation = matrix.shape[0], ACTIVATIONS.index(activation)
 
     def __call__(
         self, x: Array, bias: Array | None = None, limits: Limits = NO_LIMITS, *, by_column: str = "", threads: int = 1
@@ -182,7 +186,8 @@ class MatMul:
         batch = x.shape["x" in by_column]
         x = np.ascontiguousarray(x, dtype=np.float32)
         y = np.empty((self.rows, batch) if "y" in by_column else (batch, self.rows), dtype=np.float32)
-        call = _MatMulCall(_data(x), batch, _data(bias), _data(y), "x" in by_column, "y" in by_column, *limits)
+        marked = ("x" in by_column, "y" in by_column)
+        call = _MatMulCall(_data(x), batch, _data(bias), _data(y), *marked, *limits, self.activation)
         self._kernel.run(call, threads)
         return y
 
@@ -190,8 +195,9 @@ class MatMul:
 class Conv:
     """A sparse convolution of images [batch, channels, height, width]."""
 
-    def __init__(self, weight: Array, window: Window | None = None, kernels: str = "") -> None:
+    def __init__(self, weight: Array, window: Window | None = None, kernels: str = "", activation: str = "") -> None:
         self.window, self.rows, self.kernel = window or Window(), weight.shape[0], weight.shape[2:]
+        self.activation = ACTIVATIONS.index(activation)
         packed = pack_matrix(conv_matrix(weight, self.window.groups)).tobytes()
         self._kernel = _Kernel("conv", kernels, packed, len(packed), _conv_shape(self.window, self.kernel))
 
@@ -208,7 +214,9 @@ class Conv:
         x = np.ascontiguousarray(x, dtype=np.float32)
         batch, _, height, width = x.shape
         y = np.empty((batch, self.rows, *self.window.output((height, width), self.kernel)), dtype=np.float32)
-        call = _ConvCall(_data(x), batch, height, width, _data(bias), _data(residual), _data(y), *limits)
+        call = _ConvCall(
+            _data(x), batch, height, width, _data(bias), _data(residual), _data(y), *limits, self.activation
+        )
         self._kernel.run(call, threads)
         return y
 
@@ -216,8 +224,8 @@ class Conv:
 class Depthwise:
     """A dense depthwise convolution, with weights [channels, 1, height, width]."""
 
-    def __init__(self, weight: Array, window: Window | None = None, kernels: str = "") -> None:
-        self.window, self.kernel = window or Window(), weight.shape[2:]
+    def __init__(self, weight: Array, window: Window | None = None, kernels: str = "", activation: str = "") -> None:
+        self.window, self.kernel, self.activation = window or Window(), weight.shape[2:], ACTIVATIONS.index(activation)
         weight = np.ascontiguousarray(weight, dtype=np.float32)
         shape = _conv_shape(self.window, self.kernel)
         self._kernel = _Kernel("depthwise", kernels, _data(weight), weight.size, shape)
@@ -227,7 +235,7 @@ class Depthwise:
         x = np.ascontiguousarray(x, dtype=np.float32)
         batch, channels, height, width = x.shape
         y = np.empty((batch, channels, *self.window.output((height, width), self.kernel)), dtype=np.float32)
-        call = _ConvCall(_data(x), batch, height, width, _data(bias), None, _data(y), *limits)
+        call = _ConvCall(_data(x), batch, height, width, _data(bias), None, _data(y), *limits, self.activation)
         self._kernel.run(call, threads)
         return y
 

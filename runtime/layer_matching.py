@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from rigl_compress.runtime.activation_matching import find_activation
 from rigl_compress.runtime.onnx_graph import Graph, attributes, float_constant, has_input, is_standard, same_shape
 from rigl_compress.runtime.packed_weights import conv_matrix
 
@@ -32,6 +33,7 @@ class Layer:
     bias: Array | None = None
     residual: str = ""
     limits: Limits = NO_LIMITS
+    activation: str = ""  # applied to the output, one of kernels.ACTIVATIONS
     settings: Mapping[str, list[int]] = field(default_factory=dict)
     projection: "Layer | None" = None  # of the inputs of a recurrent layer, whose residual is the initial state
     name: str = ""  # of a projection's output
@@ -155,7 +157,15 @@ def _fused(graph: Graph, layer: Layer, taken: set[str]) -> Layer:
         follower = graph.only_consumer(layer.output)
         if follower is not None and follower.output[0] not in taken:
             layer = step(graph, layer, follower)
-    return layer
+    return _with_activation(graph, layer, taken)
+
+
+def _with_activation(graph: Graph, layer: Layer, taken: set[str]) -> Layer:
+    found = find_activation(graph, layer.output) if layer.limits == NO_LIMITS else None
+    if found is None or any(node.output[0] in taken for node in found[1]):
+        return layer
+    activation, nodes = found
+    return replace(layer, nodes=(*layer.nodes, *nodes), activation=activation)
 
 
 def match_norm(graph: Graph, node: onnx.NodeProto) -> Layer | None:

@@ -18,6 +18,7 @@ from rigl_compress.runtime.dense_neighbors import dense_neighbors
 from rigl_compress.runtime.folded_selection import fold_selection
 from rigl_compress.runtime.gru_matching import match_gru, name_states
 from rigl_compress.runtime.kernel_library import OPERATORS_VERSION
+from rigl_compress.runtime.kernels import ACTIVATIONS
 from rigl_compress.runtime.layer_matching import (
     DEPTHWISE,
     Layer,
@@ -27,6 +28,7 @@ from rigl_compress.runtime.layer_matching import (
     match_matmul,
     match_norm,
 )
+from rigl_compress.runtime.layer_norm_fusion import fuse_layer_norms
 from rigl_compress.runtime.onnx_graph import Array, Graph, outputs_of
 from rigl_compress.runtime.packed_weights import pack_matrix
 
@@ -65,6 +67,7 @@ def rewrite(
     by_column = _by_column(layers, graph)
     nodes = {layer.output: _nodes(layer, graph, is_faster, (by_column, threads)) for layer in replaced}
     _replace(plain, nodes, replaced)
+    fuse_layer_norms(plain, graph, layers, threads)
     for layer in replaced:
         plain.graph.initializer.extend(_tensors(layer))
         if layer.projection is not None:
@@ -103,7 +106,7 @@ def _hollow(name: str, array: Array) -> onnx.TensorProto:
 
 def sparse_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
     """Return the first output of each sparse operator: empty for a model that was not rewritten."""
-    sparse = (node for node in model.graph.node if node.domain == DOMAIN and node.op_type != DEPTHWISE)
+    sparse = (each for each in model.graph.node if each.domain == DOMAIN and each.op_type.startswith("Sparse"))
     return tuple(next(iter(node.output), "") for node in sparse)
 
 
@@ -132,6 +135,8 @@ def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
         inputs.pop()
     low, high = layer.limits
     settings: dict[str, Any] = {**layer.settings, "threads": threads}
+    if layer.activation:
+        settings["activation"] = ACTIVATIONS.index(layer.activation)
     settings |= {name: value for name, value in {"low": low, "high": high}.items() if np.isfinite(value)}
     if layer.operator == "SparseMatMul":
         settings |= {"x_by_column": int(layer.x in by_column), "y_by_column": int(layer.output in by_column)}

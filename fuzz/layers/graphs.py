@@ -15,11 +15,12 @@ Array = NDArray[Any]
 Spec = dict[str, Any]
 FLOAT = TensorProto.FLOAT
 RUNS = 40  # of each graph
+ACTIVATIONS = ("sigmoid", "tanh", "silu", "hard-swish", "gelu")
 
 
 def draw(rng: np.random.Generator) -> Spec:
     """Draw a graph and the shapes with which it is run."""
-    kind = str(rng.choice([*KINDS], p=[0.3, 0.15, 0.2, 0.15, 0.2]))
+    kind = str(rng.choice([*KINDS], p=[0.25, 0.15, 0.2, 0.1, 0.15, 0.15]))
     shared = {"kind": kind, "seed": int(rng.integers(2**31)), "threads": int(rng.integers(1, 3))}
     shared |= {"density": float(rng.choice([0.0, 0.05, 0.3, 0.7, 1.0])), "callers": int(rng.choice([1, 1, 1, 3]))}
     spec = {**shared, **KINDS[kind][0](rng)}
@@ -46,7 +47,7 @@ def _draw_window(rng: np.random.Generator, axes: int) -> Spec:
 
 def _draw_tail(rng: np.random.Generator) -> Spec:
     tail = {"bias": _flag(rng), "norm": _flag(rng), "residual": _flag(rng)}
-    return {**tail, "limits": str(rng.choice(["", "relu", "relu6", "below"]))}
+    return {**tail, "limits": str(rng.choice(["", "relu", "relu6", "below", *ACTIVATIONS]))}
 
 
 def _draw_conv(rng: np.random.Generator) -> Spec:
@@ -68,7 +69,14 @@ def _draw_depthwise(rng: np.random.Generator) -> Spec:
 def _draw_products(rng: np.random.Generator) -> Spec:
     sizes = [int(rng.choice([1, 2, 7, 8, 9, 30, 100])) for _ in range(int(rng.integers(2, 5)))]
     forms = [str(rng.choice(["gemm", "matmul"])) for _ in sizes[1:]]
-    return {"sizes": sizes, "forms": forms, "bias": _flag(rng), "relu": _flag(rng), "rank": int(rng.choice([2, 2, 3]))}
+    end = str(rng.choice(["", "relu", *ACTIVATIONS]))
+    return {"sizes": sizes, "forms": forms, "bias": _flag(rng), "limits": end, "rank": int(rng.choice([2, 2, 3]))}
+
+
+def _draw_norms(rng: np.random.Generator) -> Spec:
+    """A few products with residual sums and layer normalization, before or after."""
+    sizes = {"width": int(rng.integers(1, 40)), "inner": int(rng.integers(1, 40)), "depth": int(rng.integers(1, 3))}
+    return {**sizes, "limits": str(rng.choice(["", *ACTIVATIONS])), "before": _flag(rng), "bias": _flag(rng)}
 
 
 def _draw_residual(rng: np.random.Generator) -> Spec:
@@ -103,6 +111,7 @@ KINDS: dict[str, tuple[Callable[..., Spec], Callable[..., list[int]]]] = {
     "products": (_draw_products, _draw_batch),
     "residual": (_draw_residual, _draw_image),
     "gru": (_draw_gru, _draw_sequence),
+    "norms": (_draw_norms, _draw_batch),
 }
 
 
@@ -135,8 +144,15 @@ class _Model:
         return self.add("BatchNormalization", x, *parts, self.constant(0.5 + self.rng.random(channels)))
 
     def limits(self, x: str, kind: str) -> str:
-        if kind == "relu":
-            return self.add("Relu", x)
+        if kind in ("relu", "sigmoid", "tanh"):
+            return self.add(kind.capitalize(), x)
+        if kind in ("silu", "hard-swish"):
+            gate = {"silu": "Sigmoid", "hard-swish": "HardSigmoid"}[kind]
+            return self.add("Mul", x, self.add(gate, x, **({} if kind == "silu" else {"alpha": 1 / 6})))
+        if kind == "gelu":
+            inner = self.add("Erf", self.add("Div", x, self.constant(2**0.5)))
+            product = self.add("Mul", x, self.add("Add", inner, self.constant(1.0)))
+            return self.add("Mul", product, self.constant(0.5))
         ends = {"relu6": [0.0, 6.0], "below": [-0.5]}.get(kind)
         return x if ends is None else self.add("Clip", x, *(self.constant(end) for end in ends))
 
@@ -151,6 +167,7 @@ class _Model:
 def build(spec: Spec) -> ModelProto:
     """Return the model of a description."""
     makers = {"conv": _conv, "depthwise": _depthwise, "products": _products, "residual": _residual, "gru": _gru}
+    makers["norms"] = _norms
     return makers[spec["kind"]](spec)
 
 
@@ -196,8 +213,24 @@ def _products(spec: Spec) -> ModelProto:
         else:
             y = model.add("MatMul", y, model.weight(columns, rows))
             y = model.add("Add", y, *bias) if bias else y
-        y = model.limits(y, "relu" if spec["relu"] else "")
+        y = model.limits(y, spec["limits"])
     return model.done(y, {"x": (FLOAT, ["n", *["t"] * (spec["rank"] - 2), sizes[0]])})
+
+
+def _norms(spec: Spec) -> ModelProto:
+    model, y, width, inner = _Model(spec), "x", spec["width"], spec["inner"]
+
+    def norm(x: str) -> str:
+        given = [model.weight(width, dense=True) for _ in range(1 + spec["bias"])]
+        return model.add("LayerNormalization", x, *given)
+
+    for _ in range(spec["depth"]):
+        wide = model.limits(
+            model.add("MatMul", norm(y) if spec["before"] else y, model.weight(width, inner)), spec["limits"]
+        )
+        y = model.add("Add", model.add("MatMul", wide, model.weight(inner, width)), y)
+        y = y if spec["before"] else norm(y)
+    return model.done(y, {"x": (FLOAT, ["n", "t", width])})
 
 
 def _residual(spec: Spec) -> ModelProto:
@@ -231,6 +264,8 @@ def feeds(spec: Spec, number: int) -> dict[str, Array]:
     def floats(*shape: int) -> Array:
         return rng.standard_normal(shape).astype(np.float32)
 
+    if spec["kind"] == "norms":
+        return {"x": floats(run[0], run[1], spec["width"])}
     if spec["kind"] == "products":
         steps = [run[1]] if spec["rank"] == 3 else []
         return {"x": floats(run[0], *steps, spec["sizes"][0])}

@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t taps = static_cast<std::size_t>(shape.taps());
   const std::vector<float> weights = integers.numbers(images.channels * taps);
   if (!rigl::check_depthwise(weights, shape).empty()) return 0;  // more padding than the kernel reaches
-  const rigl::DepthwiseConv conv(weights, shape, table);
+  rigl::DepthwiseConv conv(weights, shape, table);
   for (int run = 0; run < 6; ++run) {
     images.resize(&bytes);
     const int threads = 1 + static_cast<int>(bytes.byte() % 4);

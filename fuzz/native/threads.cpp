@@ -62,7 +62,7 @@ void convolutions(const rigl::KernelTable& table, const rigl::Axis& axis) {
   Integers integers(2);
   const rigl::ConvShape shape = {axis, axis};
   rigl::SparseConv conv(sparse_matrix(&integers, 9, static_cast<std::uint32_t>(6 * shape.taps()), 40), shape, table);
-  const rigl::DepthwiseConv depthwise(integers.numbers(static_cast<std::size_t>(6 * shape.taps())), shape, table);
+  rigl::DepthwiseConv depthwise(integers.numbers(static_cast<std::size_t>(6 * shape.taps())), shape, table);
   const bool reaches = axis.pad_begin <= axis.dilation * (axis.kernel - 1);
   from_all("convolution", [&](int round, const rigl::Threads& threads) {
     const std::int64_t height = 5 + round % 4, width = 5 + 3 * (round % 5);
