@@ -10,10 +10,11 @@ import onnx
 import onnxruntime as ort
 
 from rigl_compress.core.errors import InputError, one_line
+from rigl_compress.core.native_library import library_path
 from rigl_compress.exporters.external_data import ExternalDataError
 from rigl_compress.exporters.onnx_file import LARGEST_FILE, check_contained, load_bytes, load_model, read_contained
 from rigl_compress.runtime.cost_model import profitable_layers, runs_faster
-from rigl_compress.runtime.kernel_library import library_path, unavailable_reason
+from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.rewrite import rewrite, sparse_outputs
 
 Open = Callable[[str | bytes], ort.InferenceSession]
