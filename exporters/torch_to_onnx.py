@@ -18,6 +18,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from rigl_compress.core.errors import InputError, first_line
 from rigl_compress.exporters.weight_names import restore_names
 from rigl_compress.models.nested_tensors import as_inputs, tensors_in
+from rigl_compress.models.sparse_modules import with_plain_layers
 
 OPSET = 20
 Example = Tensor | tuple[Tensor, ...]
@@ -82,7 +83,7 @@ def bake(model: nn.Module) -> nn.Module:
     >>> [*dict(bake(layer).named_parameters())], int((bake(layer).weight != 0).sum())
     (['bias', 'weight'], 4)
     """
-    baked = _copied(model).eval().cpu()
+    baked = _copied(with_plain_layers(model)).eval().cpu()
     for module in baked.modules():
         for name in _hooked_names(module, prune.BasePruningMethod, "_tensor_name"):
             prune.remove(module, name)  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ from rigl_compress.models.attention_flops import attention_uses
 from rigl_compress.models.flop_rules import FLOP_RULES, Shape
 from rigl_compress.models.layer_flops import FlopReport, LayerUse, at_positions, flop_report
 from rigl_compress.models.nested_tensors import as_call, tensors_in
+from rigl_compress.models.sparse_modules import with_plain_layers
 from rigl_compress.models.sparse_parameters import TRANSPOSED, Part, qualified_name, sparse_layers, weight_names
 
 # By parameter name: a boolean mask, or a density for the fractional counts of published tables.
@@ -55,6 +56,7 @@ def count_flops(
     >>> report.dense, round(report.sparse), report.layers[0].positions
     (442368, 44237, 1024)
     """
+    model = with_plain_layers(model)
     uses = at_positions(layer_uses(model, example_input), positions or {})
     report = flop_report(uses, _nonzeros(model, uses, active or {}), convention)
     return replace(report, uncounted=_uncounted(model, {use.name for use in uses}))

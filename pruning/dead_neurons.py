@@ -9,6 +9,7 @@ from torch import nn
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.models.prune_plan import PrunePlan
+from rigl_compress.models.sparse_modules import with_plain_layers
 from rigl_compress.models.topology import Topology
 from rigl_compress.pruning.graph_walk import analyse
 from rigl_compress.pruning.planning import make_removal
@@ -50,6 +51,7 @@ def prune_dead_neurons(model: nn.Module, topology: Topology, example_input: Exam
         raise InputError(
             f"the topology is a {type(topology).__name__}, expected a Topology: use Topology.from_masks(masks)"
         )
+    model = with_plain_layers(model)
     topology.check_applied(model)
     masked = deepcopy(model)
     masked.zero_grad()
@@ -64,6 +66,7 @@ def prune_dead_neurons(model: nn.Module, topology: Topology, example_input: Exam
 
 def apply_removals(model: nn.Module, topology: Topology, removals: Sequence[Removal], example_input: Example) -> Pruned:
     """Apply removals that were found before, without analysing the network; outputs are compared as well."""
+    model = with_plain_layers(model)
     topology.check_applied(model)
     small, left = model, topology
     for removal in removals:

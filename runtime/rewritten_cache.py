@@ -21,6 +21,7 @@ import onnxruntime as ort
 from platformdirs import user_cache_path
 
 import rigl_compress
+from rigl_compress.core.native_library import library_path
 from rigl_compress.core.private_files import (
     NotPrivateError,
     keep_newest,
@@ -29,7 +30,7 @@ from rigl_compress.core.private_files import (
     read_private,
     write_private,
 )
-from rigl_compress.runtime.kernel_library import OPERATORS_VERSION, library_path
+from rigl_compress.runtime.kernel_library import OPERATORS_VERSION
 from rigl_compress.runtime.kernels import chosen_set
 
 SWITCH = "RIGL_COMPRESS_SESSION_CACHE"  # 0 turns the cache off, a folder is used instead of the user's

@@ -13,8 +13,8 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from rigl_compress.core.native_library import library_path
 from rigl_compress.exporters.protobuf_walk import parts_of_type
-from rigl_compress.runtime.kernel_library import library_path
 
 CPU = "CPUExecutionProvider"
 BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")

@@ -1,20 +1,27 @@
 """Methods that change connections: inactive ones have no weight, no gradient and no optimizer state."""
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 
 from rigl_compress.core.tensor_blocks import mask_in_place
+from rigl_compress.sparsity.connection_scores import gradient
 from rigl_compress.sparsity.layer_state import Layer, LayerView
 from rigl_compress.sparsity.masked_layers import MaskedLayers
 from rigl_compress.sparsity.rewire import mask_of
-from rigl_compress.sparsity.topology_update import Rewiring, choose
+from rigl_compress.sparsity.sparse_layer import SparseLayer
+from rigl_compress.sparsity.topology_update import Rewiring, choose, choose_positions
 from rigl_compress.sparsity.weight_updater import WeightUpdater
 
 
 class Connections(WeightUpdater):
     """Updates connections: an `Updater`."""
 
-    def __init__(self, masked: MaskedLayers) -> None:
+    def __init__(self, masked: MaskedLayers, due: Callable[[int], bool]) -> None:
         super().__init__(masked)
+        self._due = due  # whether there is an update at a step
+        self.sparse_layers = [layer for layer in masked.layers if isinstance(layer, SparseLayer)]
         masked.mask_weights()
         masked.accept_weights()
 
@@ -23,6 +30,11 @@ class Connections(WeightUpdater):
     def check_weights(self) -> None:
         """Raise if other code made inactive weights other than zero."""
         self._masked.check_weights()
+
+    def begin_step(self, step: int) -> None:
+        """Let sparse layers record what growth needs, where an update is due."""
+        for layer in self.sparse_layers:
+            layer.module.recording = self._masked.method.grow is gradient and self._due(step)
 
     def prepare_step(self, in_closure: bool) -> None:
         """Mask the gradients."""
@@ -34,7 +46,9 @@ class Connections(WeightUpdater):
         self._masked.mask_gradients()
 
     def before_optimizer_step(self) -> None:
-        """Do nothing: the gradients are masked already."""
+        """Take the active part of optimizer state that was loaded in dense form; gradients are masked already."""
+        for layer in self.sparse_layers:
+            layer.gather_state(self._masked.optimizer)
 
     def after_optimizer_step(self, step: int) -> None:
         """Zero the inactive weights: optimizer state from before, or other code, may have changed them."""
@@ -43,18 +57,40 @@ class Connections(WeightUpdater):
 
     def end_step(self) -> None:
         """Take the weights as they are."""
+        for layer in self.sparse_layers:
+            layer.module.recorded = []
+        self._masked.accept_weights()
+
+    def finish(self) -> None:
+        """Turn sparse layers into plain ones with dense weights."""
+        for layer in self.sparse_layers:
+            layer.finish(self._masked.optimizer)
+        self._masked.layers = [_masked_again(layer) for layer in self._masked.layers]
+        self.sparse_layers = []
         self._masked.accept_weights()
 
     # An update
 
     def _update_layer(self, layer: Layer, step: int, keep: int, new: int) -> Tensor:
         """Drop and grow connections of a layer; return how many became inactive."""
+        if isinstance(layer, SparseLayer):
+            return self._update_sparse(layer, step, keep, new)
         view, before = self._masked.view(layer, step), layer.positions
         rewiring = choose(self._masked.method, view, before, keep, new)
         self._reset(layer, view, rewiring)
         self.applied.append(rewiring.usable)
         layer.activate(rewiring.positions)
         return (~layer.mask.view(-1)[before]).sum()
+
+    def _update_sparse(self, layer: SparseLayer, step: int, keep: int, new: int) -> Tensor:
+        """Drop and grow connections of a sparse layer: their optimizer state moves along."""
+        view, before = self._masked.view(layer, step), layer.positions
+        found = choose_positions(self._masked.method, view, before, keep, new)
+        self.applied.append(torch.tensor(found is not None))
+        if found is None:
+            return torch.tensor(0)
+        layer.move(*found, [layer.parameter.data, *self._masked.optimizer_state(layer)])
+        return (~torch.isin(before, layer.positions)).sum()
 
     def _reset(self, layer: Layer, view: LayerView, rewiring: Rewiring) -> None:
         """Zero the weights and the optimizer state of all connections that were dropped or are new."""
@@ -67,3 +103,12 @@ class Connections(WeightUpdater):
         if new_weights is not None:
             new = mask_of(rewiring.positions, layer.mask.shape) & ~survivors
             layer.weight.copy_(new_weights.where(new, layer.weight))
+
+
+def _masked_again(layer: Layer) -> Layer:
+    """Return the masked layer of one that was sparse until now."""
+    if not isinstance(layer, SparseLayer):
+        return layer
+    dense = Layer.empty(layer.name, layer.parameter, layer.part, layer.target)
+    dense.activate(layer.former)
+    return dense

@@ -24,7 +24,7 @@ class GatedUnits:
     ) -> None:
         self.applied: list[Tensor] = []
         self.changed: list[Tensor] = []  # units
-        self._connections = Connections(masked)
+        self._connections = Connections(masked, lambda _: False)
         self._optimizer = masked.optimizer
         self._begin = begin  # the step from which units are searched
         self._densities, self._density = config.unit_densities(model), 1 - config.sparsity

@@ -25,7 +25,7 @@ def tensor_versions(tensors: Iterable[Tensor | None]) -> list[Version]:
 
 def nonzero_inactive(layers: Sequence[Layer]) -> list[str]:
     """Return the names of layers with weights at inactive connections. Waits for the device."""
-    sparse = [layer for layer in layers if layer.active < layer.size and not layer.mask.is_meta]
+    sparse = [layer for layer in layers if layer.masked and not layer.mask.is_meta]
     if not sparse:
         return []
     found = torch.stack([any_outside(layer.weight, layer.mask).cpu() for layer in sparse])

@@ -10,11 +10,13 @@ from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.wording import listed
-from rigl_compress.models.sparse_parameters import TRANSPOSED, left_dense, sparse_layers, sparse_parameters
+from rigl_compress.models.sparse_modules import make_sparse
+from rigl_compress.models.sparse_parameters import TRANSPOSED, Part, left_dense, sparse_layers, sparse_parameters
 from rigl_compress.models.topology import Topology, connections
 from rigl_compress.sparsity.layer_state import Layer
 from rigl_compress.sparsity.methods import Method
 from rigl_compress.sparsity.reachability import cut_off
+from rigl_compress.sparsity.sparse_layer import SparseLayer
 from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
 # Layers without gates: torch.fx takes them as a whole, or their units are not those of a linear layer.
@@ -24,13 +26,19 @@ _UNGATED = (
 )
 
 
-def initial_layers(model: nn.Module, config: SparsityConfig, seed: int, topology: Topology | None) -> list[Layer]:
-    """Return the layers of a model with their initial connections: drawn by the method, or those of a topology."""
-    if topology is not None:
-        _check_topology(model, topology)
+def initial_layers(
+    model: nn.Module, config: SparsityConfig, seed: int, topology: Topology | None, reasons: Mapping[str, str]
+) -> list[Layer]:
+    """Return the layers of a model with their initial connections: drawn by the method, or those of a topology.
+
+    Layers without a reason to stay masked are turned into sparse ones.
+    """
     method, densities, parameters = config.rule, config.densities(model), sparse_parameters(model)
-    layers = []
+    layers: list[Layer] = []
     for name, part in sparse_layers(model).items():
+        if name not in reasons:
+            layers.append(_sparse_layer(model, name, part, method, (densities[name], seed, topology)))
+            continue
         parameter, given = parameters[part.parameter], None if topology is None else topology.get(part.parameter)
         target = connections(densities[name], part.of(parameter).numel())
         if topology is None:
@@ -42,7 +50,34 @@ def initial_layers(model: nn.Module, config: SparsityConfig, seed: int, topology
     return layers
 
 
-def _check_topology(model: nn.Module, topology: Topology) -> None:
+@torch.no_grad()
+def _sparse_layer(
+    model: nn.Module, name: str, part: Part, method: Method, start: tuple[float, int, Topology | None]
+) -> Layer:
+    """Turn a layer into a sparse one with its initial connections."""
+    module, (density, seed, topology) = model.get_submodule(part.parameter.rpartition(".")[0]), start
+    weight = module.get_parameter("weight")
+    if topology is None:
+        assert method.start is not None
+        view = Layer.unwired(name, weight, part).view(method.options, seed, -1)
+        positions = method.start(view, connections(density, weight.numel())).sort().values
+    else:
+        positions = active_positions(topology[part.parameter])
+    return SparseLayer(name, make_sparse(module, positions), part, len(positions))
+
+
+def start_densities(model: nn.Module, config: SparsityConfig, topology: Topology | None) -> dict[str, float]:
+    """Return the density with which each layer starts."""
+    if topology is None:
+        return config.densities(model)
+    statistics = {layer.name: 1 - layer.sparsity for layer in topology.layers}
+    return {name: statistics.get(part.parameter, 1.0) for name, part in sparse_layers(model).items()}
+
+
+def check_topology(model: nn.Module, topology: Topology | None) -> None:
+    """Raise if a topology does not fit the model."""
+    if topology is None:
+        return
     if not isinstance(topology, Topology):
         raise InputError(
             f"topology is a {type(topology).__name__}, expected a Topology: use Topology.from_masks(masks)"
@@ -125,7 +160,7 @@ def topology_warnings(model: nn.Module, layers: Sequence[Layer], topology: Topol
 
 def _cut_off(model: nn.Module, layers: Sequence[Layer]) -> list[str]:
     """Return the layers that no path reaches; searched only where connections are so few that there may be some."""
-    if not any(layer.active < sum(layer.mask.shape[:2]) and not layer.mask.is_meta for layer in layers):
+    if not any(layer.active < sum(layer.shape[:2]) and not layer.mask.is_meta for layer in layers):
         return []
     return cut_off(model, {layer.name: layer.mask for layer in layers})
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rigl_compress.core.random_generators import generator
-from rigl_compress.core.tensor_blocks import is_one_block, mask_in_place
+from rigl_compress.core.tensor_blocks import block_bounds, is_one_block, mask_in_place
 from rigl_compress.models.sparse_parameters import Part
 
 
@@ -43,6 +43,15 @@ class Layer:
         mask = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device)
         return cls(name, parameter, part, target, positions, mask, _float_mask(mask, weight))
 
+    @classmethod
+    def unwired(cls, name: str, parameter: nn.Parameter, part: Part) -> "Layer":
+        """Return a layer without connections or masks, on the CPU if its weight has no memory, to draw some for it."""
+        place = "cpu" if parameter.is_meta else parameter.device
+        mask = torch.ones((), dtype=torch.bool, device=place).expand(parameter.shape)
+        stand_in = nn.Parameter(torch.zeros((), device=place).expand(parameter.shape), requires_grad=False)
+        weight = stand_in if parameter.is_meta else parameter
+        return cls(name, weight, part, 0, torch.empty(0, dtype=torch.long), mask, None)
+
     @property
     def weight(self) -> Tensor:
         """The weights themselves, to be read and written."""
@@ -54,9 +63,19 @@ class Layer:
         return None if self.parameter.grad is None else self.part.of(self.parameter.grad)
 
     @property
+    def shape(self) -> torch.Size:
+        """The shape of the dense weight."""
+        return self.mask.shape
+
+    @property
     def size(self) -> int:
         """The number of connections, active or not."""
-        return self.mask.numel()
+        return self.shape.numel()
+
+    @property
+    def masked(self) -> bool:
+        """Whether there are inactive connections that other code could write to."""
+        return self.active < self.size
 
     @property
     def active(self) -> int:
@@ -125,6 +144,24 @@ class LayerView:
         memory = {key: each.reshape(-1)[start:end] for key, each in self.memory.items() if each.shape == shape}
         weight, gradient, mask = (each.reshape(-1)[start:end] for each in (self.weight, self.gradient, self.mask))
         return replace(self, weight=weight, gradient=gradient, mask=mask, memory={**self.memory, **memory})
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """Return the flat positions at which blocks start and end."""
+        return block_bounds(self.weight)
+
+    def at(self, positions: Tensor) -> "LayerView":
+        """Return the view of the connections at flat positions, without random numbers."""
+        memory = {
+            key: each.reshape(-1)[positions] for key, each in self.memory.items() if each.shape == self.mask.shape
+        }
+        weight, gradient, mask = (each.reshape(-1)[positions] for each in (self.weight, self.gradient, self.mask))
+        kept = {**self.memory, **memory}
+        return replace(self, weight=weight, gradient=gradient, mask=mask, memory=kept, random=None)
+
+    def has_gradient(self) -> Tensor:
+        """Whether any connection has a gradient other than zero, as a boolean on the device."""
+        flat = self.gradient.reshape(-1)
+        return torch.stack([flat[start:end].any() for start, end in self.blocks()]).any()
 
     def noise(self) -> Tensor:
         """Draw a standard normal number for each connection."""

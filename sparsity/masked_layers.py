@@ -58,7 +58,7 @@ class MaskedLayers:
     @torch.no_grad()
     def mask_weights(self) -> None:
         """Zero the weights of inactive connections."""
-        _mask_all([(layer, layer.weight) for layer in self.layers])
+        _mask_all([(layer, layer.weight) for layer in self.layers if layer.masked])
 
     # What the method does at every step
 
@@ -153,10 +153,10 @@ class MaskedLayers:
         """Restore the masks and what the method remembers; the next check reads the weights."""
         for layer in self.layers:
             mask = state["masks"].get(layer.name)
-            if mask is None or mask.shape != layer.mask.shape:
+            if mask is None or mask.shape != layer.shape:
                 raise InputError(f"the saved masks do not fit layer {layer.name!r}: they belong to another model")
         for layer in self.layers:
-            device = layer.mask.device
+            device = layer.parameter.device
             layer.activate(active_positions(state["masks"][layer.name].to(device)))
             layer.memory = {key: value.to(device) for key, value in state["memory"][layer.name].items()}
         self._weight_versions = None
@@ -164,7 +164,7 @@ class MaskedLayers:
 
 def _mask_all(tensors: Sequence[tuple[Layer, Tensor]]) -> None:
     """Zero tensors of layers at inactive connections, at once where the layers are of one block."""
-    sparse = [(layer, tensor) for layer, tensor in tensors if layer.active < layer.size]
+    sparse = [(layer, tensor) for layer, tensor in tensors if layer.masked]
     at_once = [(tensor, layer.float_mask) for layer, tensor in sparse if layer.float_mask is not None]
     if at_once:
         found, masks = zip(*at_once, strict=True)

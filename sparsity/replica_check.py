@@ -32,7 +32,7 @@ def check_replicas(layers: Sequence[Layer], seed: int) -> None:
 
 
 def _network(layers: Sequence[Layer]) -> bytes:
-    return repr([(layer.name, tuple(layer.mask.shape)) for layer in layers]).encode()
+    return repr([(layer.name, tuple(layer.shape)) for layer in layers]).encode()
 
 
 def _topology(layers: Sequence[Layer]) -> bytes:

@@ -5,12 +5,13 @@ would wait for the device.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import torch
 from torch import Tensor
 
-from rigl_compress.core.tensor_blocks import block_bounds, is_one_block
-from rigl_compress.sparsity.connection_scores import BY_CONNECTION, Score
+from rigl_compress.core.tensor_blocks import block_bounds
+from rigl_compress.sparsity.connection_scores import BY_CONNECTION, Score, random
 from rigl_compress.sparsity.layer_state import LayerView
 
 Block = tuple[int, Tensor]  # the flat position of the first score, and the scores
@@ -21,7 +22,7 @@ def score_blocks(score: Score, view: LayerView) -> Iterator[Block]:
     if score not in BY_CONNECTION:
         yield 0, score(view).reshape(-1)
         return
-    for start, end in block_bounds(view.weight):
+    for start, end in view.blocks():
         yield start, score(view.block(start, end)).reshape(-1)
 
 
@@ -32,7 +33,9 @@ def magnitude_blocks(weight: Tensor) -> Iterator[Block]:
 
 
 def scores_at(score: Score, view: LayerView, positions: Tensor) -> Tensor:
-    """Return the scores at ascending flat positions."""
+    """Return the scores of the active connections, at their ascending flat positions."""
+    if score in BY_CONNECTION and score is not random:
+        return score(view.at(positions))
     found = [block[inside - start] for start, block, inside in _with_positions(score_blocks(score, view), positions)]
     return found[0] if len(found) == 1 else torch.cat(found)
 
@@ -45,12 +48,14 @@ def excluding(blocks: Iterable[Block], positions: Tensor) -> Iterator[Block]:
 
 def _with_positions(blocks: Iterable[Block], positions: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Return each block with the positions inside of it."""
-    for start, block in blocks:
-        if not start and is_one_block(block):  # nothing waits for the device
-            yield start, block, positions
-            continue
-        first, last = torch.searchsorted(positions, torch.tensor([start, start + len(block)])).tolist()
-        yield start, block, positions[first:last]
+    each = iter(blocks)
+    first, second = next(each), next(each, None)
+    if second is None:  # all positions are inside: nothing waits for the device
+        yield *first, positions
+        return
+    for start, block in chain((first, second), each):
+        inside = torch.searchsorted(positions, torch.tensor([start, start + len(block)])).tolist()
+        yield start, block, positions[inside[0] : inside[1]]
 
 
 class ScoreStatus:
@@ -81,9 +86,3 @@ class ScoreStatus:
     def nonzero(self) -> Tensor:
         """Whether any score that was passed on is not zero."""
         return torch.stack(self._nonzero).any()
-
-
-def any_nonzero(tensor: Tensor) -> Tensor:
-    """Whether any element is not zero, as a boolean on the device."""
-    flat = tensor.reshape(-1)
-    return torch.stack([flat[start:end].any() for start, end in block_bounds(tensor)]).any()

@@ -10,18 +10,23 @@ from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError, did_you_mean
 from rigl_compress.models.topology import Topology
+from rigl_compress.sparsity.connections import Connections
 from rigl_compress.sparsity.initial_topology import (
     check_method,
     check_owned,
+    check_topology,
     initial_layers,
+    start_densities,
     topology_warnings,
     unsupported_warnings,
     unsupported_weights,
     warn,
 )
+from rigl_compress.sparsity.kernel_choice import masked_reasons, masked_warnings
 from rigl_compress.sparsity.layer_state import UpdatePoint
 from rigl_compress.sparsity.magnitude_topology import chosen_topology
 from rigl_compress.sparsity.masked_layers import MaskedLayers
+from rigl_compress.sparsity.optimizer_forms import allocated_in, save_dense_state
 from rigl_compress.sparsity.optimizer_gradients import has_gradients, innermost
 from rigl_compress.sparsity.replica_check import check_replicas
 from rigl_compress.sparsity.sparsity_config import SparsityConfig
@@ -86,14 +91,19 @@ class Sparsifier:
         self._updated_at: int | None = None
         self._pending: int | None = None  # the step of an update that waits for the optimizer
         given = chosen_topology(topology, model, self.config) if isinstance(topology, str) else topology
-        layers = initial_layers(model, self.config, seed, given)
+        check_topology(model, given)
+        densities = start_densities(model, self.config, given)
+        self.masked = masked_reasons(model, self.method, densities, self.config.kernels)  # why layers are not sparse
+        with allocated_in(self.optimizer, model):
+            layers = initial_layers(model, self.config, seed, given, self.masked)
         check_owned(layers, self.optimizer, frozen=isinstance(topology, Topology))
         check_replicas(layers, seed)
         masked = MaskedLayers(model, layers, self.method, self.optimizer, seed)
-        self.updater = updater_for(masked, model, self.config, self.schedule.begin)
+        self.updater = updater_for(masked, model, self.config, self.schedule)
         self.updater.begin_step(self.steps)
         self._hooks = self._hook_in()
-        warn([*unsupported_warnings(self.left_dense), *topology_warnings(model, layers, given)])
+        left_masked = masked_warnings(self.masked, densities, self.config.kernels)
+        warn([*unsupported_warnings(self.left_dense), *topology_warnings(model, layers, given), *left_masked])
 
     # State
 
@@ -163,7 +173,7 @@ class Sparsifier:
         return self.updater.penalty()
 
     def finish(self) -> None:
-        """End the training: gates are multiplied into the weights. Other methods have nothing left to do."""
+        """End the training: gates are multiplied into the weights, sparse layers become plain ones."""
         self.updater.finish()
 
     def state_dict(self) -> dict[str, Any]:
@@ -194,6 +204,8 @@ class Sparsifier:
 
     def _hook_in(self) -> StepHooks:
         take = self._take_step if self.automatic else None
+        if isinstance(self.updater, Connections):
+            save_dense_state(self.optimizer, self.updater.sparse_layers)
         return StepHooks(self.optimizer, self._before_optimizer_step, self._after_optimizer_step, take)
 
     def _take_step(self) -> None:

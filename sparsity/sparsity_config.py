@@ -18,6 +18,7 @@ from rigl_compress.sparsity.schedules import DECAYS, UpdateSchedule
 # The paper stops the updates after about three quarters of training (§4).
 LAST_UPDATE = 0.75
 Budget = Literal["exclude", "include"]
+Kernels = Literal["auto", "sparse", "masked"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class SparsityConfig:
     options: Mapping[str, float] = field(default_factory=dict)  # of the method, e.g. momentum of snfs
     strengths: Mapping[str, float] = field(default_factory=dict)  # factors of `strength` in single layers (structured)
     variants: tuple[str, ...] = ()  # departures from the paper, by name
+    kernels: Kernels = "masked"  # what layers compute with: "sparse", "masked", or "auto" for whichever is faster
 
     def __post_init__(self) -> None:
         _check_sparsity("sparsity", self.sparsity)
@@ -64,6 +66,8 @@ class SparsityConfig:
         DECAYS.check(self.decay)
         if self.budget not in (choices := get_args(Budget)):
             raise InputError(f"unknown budget {self.budget!r}: {did_you_mean(str(self.budget), choices)}")
+        if self.kernels not in (choices := get_args(Kernels)):
+            raise InputError(f"unknown kernels {self.kernels!r}: {did_you_mean(str(self.kernels), choices)}")
         for what in ("dense", "variants"):
             if (names := getattr(self, what)) is not None:
                 _check_names(what, names)

@@ -9,7 +9,7 @@ from rigl_compress.core.tensor_blocks import is_one_block
 from rigl_compress.sparsity.layer_state import LayerView
 from rigl_compress.sparsity.methods import Method
 from rigl_compress.sparsity.rewire import best_of_blocks, mask_of, rewire
-from rigl_compress.sparsity.score_blocks import ScoreStatus, any_nonzero, score_blocks, scores_at
+from rigl_compress.sparsity.score_blocks import ScoreStatus, score_blocks, scores_at
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,23 @@ def choose(method: Method, view: LayerView, positions: Tensor, keep: int, new: i
     survivors = mask_of(kept, view.mask.shape).logical_and_(view.mask)
     if len(chosen) != len(positions):
         return Rewiring(chosen, survivors, torch.ones((), dtype=torch.bool, device=positions.device))
-    usable = _usable(drop, grow) & any_nonzero(view.gradient)
+    usable = _usable(drop, grow) & view.has_gradient()
     return Rewiring(_either(usable, chosen, positions), _either(usable, survivors, view.mask), usable)
+
+
+def choose_positions(
+    method: Method, view: LayerView, positions: Tensor, keep: int, new: int
+) -> tuple[Tensor, Tensor] | None:
+    """Choose as `choose` does, without a mask: return the new positions and those that keep weight and state.
+
+    Both ascend. None: the scores carry no information, all stay.
+    """
+    drop, grow = scores_at(method.drop, view, positions), _grow_scores(method, view)
+    chosen = rewire(positions, drop, grow, keep, new)
+    kept = chosen if method.keeps_regrown else rewire(positions, drop, None, keep, 0)
+    if not (_usable(drop, grow) & view.has_gradient()):
+        return None
+    return chosen.sort().values, positions[torch.isin(positions, kept)]
 
 
 def choose_anywhere(method: Method, view: LayerView, positions: Tensor, keep: int) -> Tensor:
@@ -43,14 +58,14 @@ def choose_anywhere(method: Method, view: LayerView, positions: Tensor, keep: in
     chosen = best_of_blocks(drop, keep)
     if len(chosen) != len(positions):
         return chosen
-    usable = drop.finite & any_nonzero(view.gradient)
+    usable = drop.finite & view.has_gradient()
     return _either(usable if grow is None else usable & _read(grow), chosen, positions)
 
 
 def score_status(method: Method, view: LayerView, positions: Tensor) -> Tensor:
     """Return two booleans: the scores are finite; the layer has a gradient, and the grow scores are not all zero."""
     drop, grow = scores_at(method.drop, view, positions).isfinite().all(), _grow_scores(method, view)
-    signal = any_nonzero(view.gradient)
+    signal = view.has_gradient()
     if grow is not None:
         _read(grow)
         drop, signal = drop & grow.finite, signal & grow.nonzero

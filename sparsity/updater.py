@@ -10,6 +10,7 @@ from rigl_compress.sparsity.connections import Connections
 from rigl_compress.sparsity.gated_units import GatedUnits
 from rigl_compress.sparsity.layer_state import UpdatePoint
 from rigl_compress.sparsity.masked_layers import MaskedLayers
+from rigl_compress.sparsity.schedules import UpdateSchedule
 from rigl_compress.sparsity.sparsity_config import SparsityConfig
 from rigl_compress.sparsity.straight_through import StraightThroughWeights
 
@@ -72,9 +73,11 @@ class Updater(Protocol):
         """Restore what `state_dict` returned."""
 
 
-def updater_for(masked: MaskedLayers, model: nn.Module, config: SparsityConfig, begin: int) -> Updater:
-    """Return the updater of a method. `begin` is the first step of the update schedule."""
+def updater_for(masked: MaskedLayers, model: nn.Module, config: SparsityConfig, schedule: UpdateSchedule) -> Updater:
+    """Return the updater of a method."""
     method = masked.method
     if method.gating is not None:
-        return GatedUnits(masked, model, method.gating, config, begin)
-    return StraightThroughWeights(masked) if method.straight_through else Connections(masked)
+        return GatedUnits(masked, model, method.gating, config, schedule.begin)
+    if method.straight_through:
+        return StraightThroughWeights(masked)
+    return Connections(masked, lambda step: method.when(schedule, step))

@@ -13,6 +13,7 @@ from rigl_compress.core.artifacts import load_artifact, save_artifact
 from rigl_compress.core.dataclass_io import parse
 from rigl_compress.core.errors import InputError
 from rigl_compress.models.sparse_model import load_weights
+from rigl_compress.models.sparse_modules import dense_shapes
 from rigl_compress.sparsity.sparsifier import Sparsifier
 from rigl_compress.sparsity.sparsifier_state import (
     StateHeader,
@@ -74,7 +75,8 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, sparse: 
     try:
         header = parse(_Header, content)
         load_weights(model, tensors_below(tensors, "model/"), "the run's recipe")
-        _load_optimizer(_trained(model, sparse), optimizer, tensors_below(tensors, "optimizer/"), header.optimizer)
+        state = tensors_below(tensors, "optimizer/") | dict(header.optimizer)
+        _load_optimizer(_trained(model, sparse), dense_shapes(model), optimizer, state)
         _load_sparse(sparse, tensors, content)
         torch.set_rng_state(tensors["random"])
     except (InputError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -95,7 +97,11 @@ def _trained(model: nn.Module, sparse: Sparsifier) -> dict[str, nn.Parameter]:
 
 
 def _states(parameters: Mapping[str, nn.Parameter], optimizer: Optimizer) -> dict[str, dict[str, Any]]:
-    return {name: dict(optimizer.state.get(parameter, {})) for name, parameter in parameters.items()}
+    """Return the state of each parameter; that of sparse layers in dense form, as `optimizer.state_dict` has it."""
+    saved = optimizer.state_dict()["state"]
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    states = {id(parameter): saved.get(index, {}) for index, parameter in enumerate(trained)}
+    return {name: dict(states.get(id(parameter), {})) for name, parameter in parameters.items()}
 
 
 def _split(states: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -111,17 +117,18 @@ def _split(states: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Tensor], 
 
 def _load_optimizer(
     parameters: Mapping[str, nn.Parameter],
+    shapes: Mapping[str, torch.Size],
     optimizer: Optimizer,
-    tensors: Mapping[str, Tensor],
-    numbers: Mapping[str, Any],
+    state: Mapping[str, Any],
 ) -> None:
-    for path, value in {**tensors, **numbers}.items():
+    """Restore the state of each parameter; the sparsifier takes what it needs of dense state of sparse layers."""
+    for path, value in state.items():
         name, _, key = path.rpartition("/")
         if name not in parameters:
             raise InputError(
                 f"the checkpoint holds optimizer state of {name!r}, which the model lacks: it is another model's"
             )
-        if torch.is_tensor(value) and value.dim() and value.shape != parameters[name].shape:
+        if torch.is_tensor(value) and value.dim() and value.shape != shapes.get(name, parameters[name].shape):
             raise InputError(f"the optimizer's {key!r} of {name!r} has shape {tuple(value.shape)}: another model's")
         if torch.is_tensor(value) and (value.dim() or optimizer.defaults.get("fused")):
             value = value.to(parameters[name].device)  # step counters stay on the CPU, except with fused optimizers

@@ -1,0 +1,105 @@
+// Sparse layers in training for callers of C: Python's ctypes. As in c_api.cpp, no function lets an exception out.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cpu.h"
+#include "export.h"
+#include "train_layer.h"
+
+namespace {
+
+using namespace rigl;
+
+#if defined(__LP64__)
+// models/training_kernels.py declares these structs for ctypes.
+static_assert(sizeof(TrainShape) == 88 && sizeof(TrainCall) == 80, "see models/training_kernels.py");
+#endif
+
+// Threads live for one call: sparse layers that are worth several threads take far longer than starting them.
+void run_in_threads(void* pool, void (*task)(void*, std::size_t), std::size_t total, void* user) {
+  const std::size_t count = std::min(total, *static_cast<const std::size_t*>(pool));
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < total; i = next++) task(user, i);
+  };
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i < count; ++i) {
+    try {
+      others.emplace_back(work);
+    } catch (const std::exception&) {
+      break;  // the calling thread does what is left
+    }
+  }
+  work();
+  for (std::thread& each : others) each.join();
+}
+
+void copy_message(const char* message, char* error, std::size_t room) noexcept {
+  if (room == 0) return;
+  const std::size_t length = std::min(std::strlen(message), room - 1);
+  std::memcpy(error, message, length);
+  error[length] = 0;
+}
+
+template <class Body>
+int guarded(char* error, std::size_t room, const Body& body) noexcept {
+  try {
+    body();
+    return 0;
+  } catch (const std::exception& thrown) {
+    copy_message(thrown.what(), error, room);
+  } catch (...) {
+    copy_message("unknown error", error, room);
+  }
+  return 1;
+}
+
+int run(void* handle, const TrainCall* call, int threads, char* error, std::size_t room,
+        void (TrainLayer::*step)(const TrainCall&, const Threads&)) noexcept {
+  return guarded(error, room, [&] {
+    std::size_t count = static_cast<std::size_t>(std::max(threads, 1));
+    (static_cast<TrainLayer*>(handle)->*step)(*call, Threads{static_cast<int>(count), run_in_threads, &count});
+  });
+}
+
+}  // namespace
+
+RIGL_EXPORT int rigl_train_version() { return 1; }
+
+RIGL_EXPORT void* rigl_train_create(const TrainShape* shape, const std::int64_t* positions, std::size_t count,
+                                    const char* kernels_name, char* error, std::size_t room) {
+  void* handle = nullptr;
+  guarded(error, room, [&] {
+    if (const char* wrong = check_train(*shape, positions, count)) throw std::invalid_argument(wrong);
+    const KernelTable* table = *kernels_name == 0 ? &kernels() : find_kernels(kernels_name);
+    if (table == nullptr) throw std::invalid_argument(std::string("no kernels '") + kernels_name + "' on this machine");
+    handle = new TrainLayer(*shape, positions, count, *table);
+  });
+  return handle;
+}
+
+RIGL_EXPORT void rigl_train_order(const void* handle, std::int64_t* order) {
+  const std::vector<std::uint32_t>& found = static_cast<const TrainLayer*>(handle)->order();
+  std::copy(found.begin(), found.end(), order);
+}
+
+RIGL_EXPORT int rigl_train_forward(void* handle, const TrainCall* call, int threads, char* error, std::size_t room) {
+  return run(handle, call, threads, error, room, &TrainLayer::forward);
+}
+
+RIGL_EXPORT int rigl_train_backward(void* handle, const TrainCall* call, int threads, char* error, std::size_t room) {
+  return run(handle, call, threads, error, room, &TrainLayer::backward);
+}
+
+RIGL_EXPORT void rigl_train_destroy(void* handle) { delete static_cast<TrainLayer*>(handle); }
+
+// to[c][r] = from[r][c]
+RIGL_EXPORT void rigl_train_transpose(const float* from, std::size_t rows, std::size_t columns, float* to) {
+  kernels().transpose(from, columns, rows, columns, to, rows);
+}

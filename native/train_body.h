@@ -1,0 +1,131 @@
+// The inner loop of training, written once for vectors of RIGL_LANES floats. Included by one source file per
+// instruction set.
+#include "train_kernels.h"
+
+namespace rigl {
+namespace {
+
+constexpr int kLanes = RIGL_LANES;
+typedef float Vector __attribute__((vector_size(RIGL_LANES * 4)));
+typedef float UnalignedVector __attribute__((vector_size(RIGL_LANES * 4), aligned(4), may_alias));
+
+#define RIGL_INLINE inline __attribute__((always_inline))
+
+RIGL_INLINE Vector load(const float* from) { return *reinterpret_cast<const UnalignedVector*>(from); }
+RIGL_INLINE void store(float* to, Vector value) { *reinterpret_cast<UnalignedVector*>(to) = value; }
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define RIGL_PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#elif RIGL_LANES == 4
+typedef int32_t Places __attribute__((vector_size(16)));
+#define RIGL_PICK(a, b, ...) __builtin_shuffle(a, b, Places{__VA_ARGS__})
+#else
+typedef int32_t Places __attribute__((vector_size(32)));
+#define RIGL_PICK(a, b, ...) __builtin_shuffle(a, b, Places{__VA_ARGS__})
+#endif
+
+// Eight sums at once: the connections of a row share each load of its gradient.
+constexpr int kShared = 8;
+
+#if RIGL_LANES == 4
+RIGL_INLINE Vector pairs(Vector a, Vector b) { return RIGL_PICK(a, b, 0, 4, 2, 6) + RIGL_PICK(a, b, 1, 5, 3, 7); }
+RIGL_INLINE Vector sums_of(const Vector* parts) {
+  const Vector low = pairs(parts[0], parts[1]), high = pairs(parts[2], parts[3]);
+  return RIGL_PICK(low, high, 0, 1, 4, 5) + RIGL_PICK(low, high, 2, 3, 6, 7);
+}
+RIGL_INLINE void sum_lanes(const Vector* parts, float* out) {
+  store(out, sums_of(parts));
+  store(out + 4, sums_of(parts + 4));
+}
+#else
+typedef float Vector8 __attribute__((vector_size(32)));
+typedef float UnalignedVector8 __attribute__((vector_size(32), aligned(4), may_alias));
+#if RIGL_LANES == 8
+RIGL_INLINE Vector8 folded(Vector value) { return value; }
+#else
+RIGL_INLINE Vector8 folded(Vector value) {
+  union {
+    Vector whole;
+    Vector8 half[2];
+  } parts = {value};
+  return parts.half[0] + parts.half[1];
+}
+#endif
+RIGL_INLINE Vector8 pairs(Vector8 a, Vector8 b) {
+  return RIGL_PICK(a, b, 0, 8, 2, 10, 4, 12, 6, 14) + RIGL_PICK(a, b, 1, 9, 3, 11, 5, 13, 7, 15);
+}
+RIGL_INLINE Vector8 fours(Vector8 a, Vector8 b) {
+  return RIGL_PICK(a, b, 0, 1, 8, 9, 4, 5, 12, 13) + RIGL_PICK(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+}
+RIGL_INLINE void sum_lanes(const Vector* parts, float* out) {
+  const Vector8 a = pairs(folded(parts[0]), folded(parts[1])), b = pairs(folded(parts[2]), folded(parts[3]));
+  const Vector8 c = pairs(folded(parts[4]), folded(parts[5])), d = pairs(folded(parts[6]), folded(parts[7]));
+  const Vector8 low = fours(a, b), high = fours(c, d);
+  *reinterpret_cast<UnalignedVector8*>(out) =
+      RIGL_PICK(low, high, 0, 1, 2, 3, 8, 9, 10, 11) + RIGL_PICK(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+#endif
+
+// Add the products of `kCount` connections of a row to their sums.
+template <int kCount>
+RIGL_INLINE void sample(const uint16_t* col_idx, const float* dy, const SampleTask& task, float* sums) {
+  // Few connections leave registers for two chains each, which hide the latency of an addition.
+  constexpr int kChains = kCount <= 4 ? 2 : 1;
+  Vector parts[kShared] = {}, more[kShared] = {};
+  const float* x[kCount];
+#pragma GCC unroll 8
+  for (int j = 0; j < kCount; ++j) x[j] = task.x + col_idx[j] * task.x_pitch;
+  int at = 0;
+  for (; at + (kChains - 1) * kLanes < task.width; at += kChains * kLanes) {
+    const Vector gradient = load(dy + at);
+#pragma GCC unroll 8
+    for (int j = 0; j < kCount; ++j) parts[j] += gradient * load(x[j] + at);
+    if (kChains > 1) {
+      const Vector next = load(dy + at + kLanes);
+#pragma GCC unroll 8
+      for (int j = 0; j < kCount; ++j) more[j] += next * load(x[j] + at + kLanes);
+    }
+  }
+  if (kChains > 1 && at < task.width) {
+    const Vector gradient = load(dy + at);
+#pragma GCC unroll 8
+    for (int j = 0; j < kCount; ++j) parts[j] += gradient * load(x[j] + at);
+  }
+  if (kChains > 1) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kCount; ++j) parts[j] += more[j];
+  }
+  float found[kShared];
+  sum_lanes(parts, found);
+#pragma GCC unroll 8
+  for (int j = 0; j < kCount; ++j) sums[j] += found[j];
+}
+
+void sample_tile(const BlockView& block, const SampleTask& task) {
+  const uint16_t* col_idx = block.col_idx;
+  float* sums = task.sums;
+  for (size_t r = 0; r < block.row_count; ++r) {
+    const float* dy = task.dy + block.rows[r].row * task.dy_pitch;
+    uint32_t remaining = block.rows[r].count;
+    for (; remaining >= kShared; remaining -= kShared, col_idx += kShared, sums += kShared) {
+      sample<kShared>(col_idx, dy, task, sums);
+    }
+    switch (remaining) {
+      case 1: sample<1>(col_idx, dy, task, sums); break;
+      case 2: sample<2>(col_idx, dy, task, sums); break;
+      case 3: sample<3>(col_idx, dy, task, sums); break;
+      case 4: sample<4>(col_idx, dy, task, sums); break;
+      case 5: sample<5>(col_idx, dy, task, sums); break;
+      case 6: sample<6>(col_idx, dy, task, sums); break;
+      case 7: sample<7>(col_idx, dy, task, sums); break;
+      default: break;
+    }
+    col_idx += remaining;
+    sums += remaining;
+  }
+}
+
+constexpr TrainKernels kTable = {sample_tile};
+
+}  // namespace
+}  // namespace rigl
