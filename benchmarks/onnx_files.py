@@ -32,11 +32,10 @@ class _Batches:
 
 def write_files(networks: Mapping[str, nn.Module], inputs: Inputs, folder: Path, *, static: bool = True) -> list[Path]:
     """Export networks by name, "dense" among them, quantize that one, and say how to compare them all."""
-    example, files = {name: batches[0] for name, batches in inputs.items()}, []
+    example, files = tuple(batches[0] for batches in inputs.values()), []
     for name, network in networks.items():
         file, encoding = folder / f"{name}.onnx", "dense" if name == "dense" else "compact"
-        given = next(iter(example.values())) if len(example) == 1 else example
-        rc.export_onnx(network, given, file, encoding=encoding, overwrite=True)
+        rc.export_onnx(network, example, file, encoding=encoding, overwrite=True)
         files.append(file)
     files.insert(1, quantize(folder / "dense.onnx", _limited(inputs, 50), static=static))
     click.echo(f"rigl-compress bench {' '.join(map(str, files))}")
@@ -53,7 +52,7 @@ def quantize(file: Path, inputs: Inputs, *, static: bool) -> Path:
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     prepared, target = file.with_name("prepared.onnx"), file.with_name("int8.onnx")
-    quant_pre_process(str(file), str(prepared))
+    quant_pre_process(str(file), str(prepared), skip_symbolic_shape=True)
     if static:
         quantize_static(str(prepared), str(target), _Batches(inputs), quant_format=QuantFormat.QDQ, per_channel=True)
     else:

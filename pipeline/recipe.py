@@ -43,10 +43,10 @@ class StartConfig:
     run: str | None = None  # folder of an earlier run
     weights: str = "fresh"  # "initial", "final": of the run; "model": as the network's code returns them; or a file
     topology: Literal["fresh", "start", "end", "magnitude", "magnitude-global", "obs"] = "fresh"
-    samples: int = 512  # of training, that "obs" prunes with
     architecture: Literal["same", "pruned"] = "same"  # pruned: without the earlier run's dead neurons (RigL+)
     rename: Mapping[str, str] = field(default_factory=dict)  # regular expressions in names of weights → replacements
     skip: tuple[str, ...] = ()  # parameters that stay as they are built, by name, module, glob or type
+    samples: int = 512  # of training, that "obs" prunes with
 
     def __post_init__(self) -> None:
         for key, of_run in {"weights": RUN_WEIGHTS, "topology": RUN_TOPOLOGIES, "architecture": ("pruned",)}.items():

@@ -213,7 +213,8 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
     epochs = recipe.train.all_epochs
     config = keep_frozen_dense(in_training(recipe.scaled_sparsity), model)
     notes = (*network.notes, *frozen_note(model, topology))
-    topology = prune_start(recipe, config, model, data) if topology == OBS else topology
+    pruned = topology == OBS
+    topology = prune_start(recipe, config, model, data) if pruned else topology
     sparse = Sparsifier(
         model,
         optimizer,
@@ -231,6 +232,7 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
         dense=distillation.teacher if distillation and recipe.distill and recipe.distill.run is None else None,
         initial=initial,
         notes=notes,
+        recalibrated=-1 if pruned else 0,
     )
 
 

@@ -48,7 +48,7 @@ class Job:
     seen: dict[str, Any] = field(default_factory=dict)  # metrics of the last evaluation, and the best so far
     initial: SparseModel | None = None  # all initial weights, until they are saved
     notes: tuple[str, ...] = ()  # printed before training starts
-    recalibrated: int = 0  # topology updates at the last estimate of batch-norm statistics
+    recalibrated: int = 0  # topology updates at the last estimate of batch-norm statistics; -1: pruned, and none yet
 
     @property
     def metric(self) -> Metric:

@@ -270,6 +270,17 @@ def test_frozen_statistics_are_estimated_at_every_update(
     monkeypatch.setattr(loop, "recalibrate_batch_norm", counted)
     rows_of(job)
     assert at == [1, 11, 21, 60]  # after the steps of the three updates, and at the end
+    at.clear()
+    pruned = (
+        "start.topology=obs",
+        "sparsity.method=static",
+        "sparsity.dense=['first']",
+        "train.epochs=2",
+        "learning_rate.peak=1e-3",
+    )
+    job = tiny.job_of(data, *NORMALISED, *from_run(dense), *pruned, *frozen)
+    rows_of(job)
+    assert at == [1, 30]  # once for the start, which was pruned
 
 
 def test_frozen_statistics_are_corrected_by_what_pruning_changed(trainer: Trainer, dense: Run, data: DataSet) -> None:
