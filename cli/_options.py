@@ -81,6 +81,19 @@ dry_run = option("--dry-run", is_flag=True, help="Show the plan without writing 
 # What is written
 output = partial(option, "-o", "--output", type=PATH, help="Output path.")
 force = option("--force", is_flag=True, help="Overwrite existing output.")
+target = option(
+    "--target",
+    type=OneOf("target", ("onnx", "sparse-runtime")),
+    default="onnx",
+    show_default=True,
+    help="onnx: standard operators only. sparse-runtime: sparse operators, for hosts that load the kernel library.",
+)
+encoding = partial(
+    option,
+    "--encoding",
+    type=Name(registered("encodings"), REFERENCE),
+    help="Encoding of sparse weights: dense, sparse, bitmask, gap8, or compact (the smallest for each tensor).",
+)
 values = option(
     "--values",
     type=OneOf("value type", ("fp32", "fp16", "int8")),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rigl_compress.pipeline.bench.stage import Listener
     from rigl_compress.pipeline.bench.training_course import TrainingCourse
     from rigl_compress.pipeline.recipe import Recipe
+    from rigl_compress.pipeline.sparsify.sparsify_report import SparsifyReport
     from rigl_compress.runtime.explain import LayerChoice
 
 # No markup and no emoji: names of files, rows and layers may contain [brackets] and :colons:.
@@ -104,6 +106,22 @@ def running(title: str) -> Iterator[tuple[training_progress.Listener, "Listener"
             progress.update(task, total=total, completed=done, facts=printable(what))
 
         yield trained, benched
+
+
+@contextmanager
+def layer_listener(title: str) -> Iterator["Listener"]:
+    """Show progress layer by layer; without a terminal, print ten lines, each with the time left."""
+    began, shown = perf_counter(), set[int]()
+    with bar(title) as (progress, task):
+
+        def listen(what: str, done: int, total: int) -> None:
+            progress.update(task, total=total, completed=done, facts=printable(what))
+            tenth = 10 * done // max(1, total)
+            if not _err.is_terminal and tenth > 0 and (key := hash((what.split()[0], tenth))) not in shown:
+                shown.add(key)
+                note(f"{what}, {done} of {total}, {perf_counter() - began:.0f} s")
+
+        yield listen
 
 
 def _facts(now: training_progress.Progress) -> str:
@@ -272,3 +290,15 @@ def _choice(row: "LayerChoice") -> tuple[str, ...]:
     gain = "" if row.gain is None else f"{row.gain:.2f}x"
     shape = "×".join(map(str, row.shape))
     return row.name, row.operator, shape, percent(1 - row.density, 1), row.kernel, gain, row.reason
+
+
+def sparsified(report: "SparsifyReport") -> None:
+    """Print what came of pruning an ONNX file."""
+    from rigl_compress.pipeline.sparsify.sparsify_report import layer_table, summary_table
+
+    for each in (layer_table(report), summary_table(report)):
+        table(each.title, each.columns, each.rows)
+        text("")
+    for name, reason in report.dense.items():
+        text(f"left as it is: {name} ({reason})")
+    text(f"written to {report.path} in {report.seconds:.0f} s")

@@ -5,26 +5,14 @@ from pathlib import Path
 import click
 
 from rigl_compress.cli import _options as options
-from rigl_compress.cli._option_types import REFERENCE, Name, OneOf, registered
+from rigl_compress.cli._option_types import OneOf
 
 
 @click.command()
 @options.source
 @options.output(metavar="FILE", required=True)
-@options.option(
-    "--target",
-    type=OneOf("target", ("onnx", "sparse-runtime")),
-    default="onnx",
-    show_default=True,
-    help="onnx: standard operators only. sparse-runtime: sparse operators, for hosts that load the kernel library.",
-)
-@options.option(
-    "--encoding",
-    type=Name(registered("encodings"), REFERENCE),
-    default="sparse",
-    show_default=True,
-    help="Encoding of sparse weights: dense, sparse, bitmask, gap8, or compact (the smallest for each tensor).",
-)
+@options.target
+@options.encoding(default="sparse", show_default=True)
 @options.values
 @options.option(
     "--network",

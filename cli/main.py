@@ -19,6 +19,7 @@ COMMANDS = (
     "export",
     "bench",
     "run",
+    "sparsify",
     "compare",
     "sweep",
     "inspect",
@@ -27,6 +28,8 @@ COMMANDS = (
     "data",
     "list",
 )
+# Commands whose module has another name: a file name stands once in the source.
+_MODULES = {"sparsify": "sparsify_command"}
 BAD_INPUT, INTERRUPTED = 2, 130
 # Parameters that the library's messages name, and the options that set them.
 _OPTIONS = {"overwrite=True": "--force", "resume=True": "--resume RUN"}
@@ -58,7 +61,8 @@ class LazyGroup(click.Group):
             if ctx.resilient_parsing:  # the shell completes: nothing may be printed
                 return None
             ctx.fail(f"no command {cmd_name!r}: {did_you_mean(cmd_name, COMMANDS)}")
-        command: click.Command = import_module(f"rigl_compress.cli.{cmd_name}").command
+        module = _MODULES.get(cmd_name, cmd_name)
+        command: click.Command = import_module(f"rigl_compress.cli.{module}").command
         return command
 
 
@@ -102,7 +106,7 @@ def _interrupt_advice(words: Sequence[str]) -> str:
     'finished work is kept, the same command resumes it'
     """
     command = next((word for word in words if word in COMMANDS), "")
-    if command in ("run", "sweep", "compare"):
+    if command in ("run", "sparsify", "sweep", "compare"):
         return "finished work is kept, the same command resumes it"
     if command == "train":
         named = _option(words, "--resume", "-o", "--output")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import IO, Any
-from zipfile import ZipFile, ZipInfo
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.lib import format as npy
@@ -35,6 +35,18 @@ def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
     return found
 
 
+def read_array(path: Path) -> NDArray[Any]:
+    """Read the array of an .npy file."""
+    try:
+        with path.open("rb") as file:
+            _check_header(path.name, path.stat().st_size, file)
+            file.seek(0)
+            found: NDArray[Any] = np.load(file, allow_pickle=False)
+    except Exception as error:  # as above
+        raise InputError(f"{path} is not an .npy file ({first_line(error)}): write one with numpy.save") from None
+    return found
+
+
 def _check_sizes(packed: ZipFile) -> None:
     if len(packed.infolist()) > MOST_ARRAYS:
         raise ValueError(f"{len(packed.infolist()):,} arrays, at most {MOST_ARRAYS:,} are read")
@@ -44,16 +56,16 @@ def _check_sizes(packed: ZipFile) -> None:
     for info in packed.infolist():
         check_packing(info)
         with packed.open(info) as file:
-            _check_array(info, file)
+            _check_header(info.filename, info.file_size, file)
 
 
-def _check_array(info: ZipInfo, file: IO[bytes]) -> None:
+def _check_header(name: str, size: int, file: IO[bytes]) -> None:
     """Raise if the header of an array does not match its size: memory is allocated by the header."""
     version = npy.read_magic(file)
     if version not in _HEADERS:
-        raise ValueError(f"{info.filename} is of version {version}")
+        raise ValueError(f"{name} is of version {version}")
     shape, _, dtype = _HEADERS[version](file)
     if dtype.hasobject:
-        raise ValueError(f"{info.filename} holds Python objects")
-    if file.tell() + prod(shape) * dtype.itemsize != info.file_size:
-        raise ValueError(f"{info.filename} has {info.file_size:,} bytes, which do not fit its shape {shape}")
+        raise ValueError(f"{name} holds Python objects")
+    if file.tell() + prod(shape) * dtype.itemsize != size:
+        raise ValueError(f"{name} has {size:,} bytes, which do not fit its shape {shape}")

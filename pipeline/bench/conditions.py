@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from rigl_compress.core.errors import InputError, did_you_mean
@@ -53,6 +53,12 @@ class Condition:
     relative: bool
     label: str = ""
 
+    def judge(self, subject: str, found: float | None, base: float | None = None) -> "Verdict":
+        """Check a figure, or its ratio to that of the baseline; one that is not known meets nothing."""
+        value = _parts(found, base) if self.relative else found
+        holds = value is not None and _RELATIONS[self.relation](value, self.bound)
+        return Verdict(self.text, subject, value, holds)
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -69,8 +75,8 @@ class Verdict:
         return f"{'met' if self.holds else 'NOT met'}: {self.condition}, {self.subject}: {found}"
 
 
-def parse_condition(text: str) -> Condition:
-    """Read a condition.
+def parse_condition(text: str, known: Collection[str] = (*OF_MODELS, *OF_TIMINGS)) -> Condition:
+    """Read a condition on one of the known figures.
 
     >>> parse_condition("latency<=0.9x").relative, parse_condition("size <= 20kB").bound
     (True, 20000.0)
@@ -79,7 +85,7 @@ def parse_condition(text: str) -> Condition:
     if form is None:
         raise InputError(f"condition {text!r} is not of the form METRIC<=NUMBER, e.g. latency<=0.9x or size<=20kB")
     label, metric, relation, number, unit = form.groups()
-    if metric not in (known := {*OF_MODELS, *OF_TIMINGS}):
+    if metric not in known:
         raise InputError(f"condition {text!r} names no known metric: {did_you_mean(metric, known)}")
     if unit != "x" and unit not in UNITS:
         raise InputError(f"condition {text!r} has the unknown unit {unit!r}: use x or {', '.join(filter(None, UNITS))}")

@@ -1,0 +1,109 @@
+"""rigl-compress sparsify"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rigl_compress.cli import _options as options
+from rigl_compress.cli._option_types import OneOf
+
+
+@click.command("sparsify")
+@click.argument("file", metavar="FILE", type=options.PATH)
+@options.output(metavar="FILE", required=True)
+@options.option("--sparsity", type=float, metavar="SHARE", default=0.5, show_default=True, help="Share of zeros.")
+@options.option(
+    "--calibration",
+    type=options.PATH,
+    metavar="FILE|DIR",
+    help="Samples of the inputs: an .npz file by input name, or a folder of images, .npy or .npz files.",
+)
+@options.option(
+    "--method",
+    type=OneOf("method", ("obs", "magnitude")),
+    show_default="obs with calibration data",
+    help="obs: the other weights make up for those removed. magnitude: the smallest weights are removed.",
+)
+@options.option(
+    "--allocation",
+    type=OneOf("allocation", ("error", "uniform", "scaled")),
+    show_default="error with calibration data, else scaled",
+    help="Sparsity of layers: by their effect on the outputs, the same for all, or by scaled magnitude.",
+)
+@options.option("--dense", multiple=True, metavar="PATTERN", help="Weights to leave as they are, e.g. '*head*'.")
+@options.option(
+    "--calibration-samples",
+    "samples",
+    type=options.COUNT,
+    metavar="N",
+    default=256,
+    show_default=True,
+    help="Calibration samples to use; a fifth of them is held out to check the result.",
+)
+@options.option(
+    "--normalize",
+    type=OneOf("normalization", ("imagenet", "half", "none")),
+    default="imagenet",
+    show_default=True,
+    help="Pixels of images: by ImageNet's mean and deviation, from -1 to 1, or from 0 to 1.",
+)
+@options.option("--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", help="Shape of an input.")
+@options.encoding(default="compact", show_default=True)
+@options.values
+@options.target
+@options.threads(default=1, show_default=True)
+@options.option("--no-timing", is_flag=True, help="Do not measure the latency.")
+@options.option(
+    "--assert", "conditions", multiple=True, metavar="METRIC>=N", help="Exit with code 1 unless this condition holds."
+)
+@options.option("--html", type=options.PATH, metavar="FILE", help="Also write a page with charts to this HTML file.")
+@options.force
+@options.trust_code
+@options.as_json
+def command(
+    file: Path,
+    output: Path,
+    conditions: tuple[str, ...],
+    html: Path | None,
+    no_timing: bool,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Prune the weights of any ONNX file, without training code and labels.
+
+    \b
+    Example:
+      rigl-compress sparsify model.onnx -o small.onnx --sparsity 0.6 --calibration photographs/
+      rigl-compress sparsify model.onnx -o small.onnx --calibration data.npz --assert "agreement>=0.98"
+    """
+    from rigl_compress.cli import _render
+    from rigl_compress.pipeline.bench.conditions import parse_condition
+    from rigl_compress.pipeline.sparsify.sparsify_onnx import sparsify_onnx
+    from rigl_compress.pipeline.sparsify.sparsify_page import write_sparsify_page
+    from rigl_compress.pipeline.sparsify.sparsify_report import METRICS
+
+    wanted = [parse_condition(text, METRICS) for text in conditions]
+    config = _config(no_timing=no_timing, **settings)
+    with _render.layer_listener("sparsify") as listener:
+        report = sparsify_onnx(file, output, config, listener=listener)
+    if html:
+        write_sparsify_page([report], html)
+    verdicts = report.check(wanted)
+    if as_json:
+        _render.json_result({**report.to_json(), "conditions": [{**vars(each)} for each in verdicts]})
+    else:
+        _render.sparsified(report)
+    for line in (*(f"warning: {each}" for each in report.notes), *map(str, verdicts)):
+        _render.note(line)
+    if not all(each.holds for each in verdicts):
+        raise SystemExit(1)
+
+
+def _config(shapes: tuple[str, ...], force: bool, no_timing: bool, **settings: Any) -> Any:
+    from rigl_compress.pipeline.bench.model_inputs import parse_shape
+    from rigl_compress.pipeline.sparsify.sparsify_config import SparsifyConfig
+
+    named = {key: value or "" for key, value in settings.items() if key in ("method", "allocation")}
+    timing = {"timing": None} if no_timing else {}
+    return SparsifyConfig(**{**settings, **named, **timing}, shapes=dict(map(parse_shape, shapes)), overwrite=force)

@@ -1,0 +1,1 @@
+"""One-shot pruning of ONNX files: no training code, no labels."""

@@ -1,0 +1,153 @@
+"""Pruning of one layer, given what it reads: its new weight, what its bias takes up, and the error that is left."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rigl_compress.pipeline.sparsify.layer_inputs import LayerSums
+from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
+from rigl_compress.sparsity.alternating_surgeon import AlternatingSurgeon
+from rigl_compress.sparsity.second_order import Moments, surgeon
+
+Array = NDArray[Any]
+Prune = Callable[[int], tuple[Tensor, Tensor]]
+# The share of the Gram matrix off its diagonal that is not believed: columns / (columns + SHRINK × samples).
+SHRINK = 20
+FEWEST = 0.05  # samples for every column: with fewer, the Gram matrix says nothing, and magnitude decides
+WIDEST = 3000  # columns: beyond, an eigendecomposition takes minutes
+
+
+@dataclass(frozen=True)
+class PrunedLayer:
+    """A layer's new weight as blocks, what to add to its bias, and its error: squared, relative to its outputs."""
+
+    blocks: Array
+    shift: Array | None
+    error: float
+
+
+@dataclass(frozen=True)
+class LayerMoments:
+    """Means over samples of a layer, by group; centred if its bias can take up the mean."""
+
+    layer: PrunableLayer
+    weight: Tensor  # [groups, rows, columns]
+    sums: LayerSums
+
+    @classmethod
+    def of(cls, layer: PrunableLayer, weight: Array, sums: LayerSums) -> "LayerMoments":
+        """Combine a stored weight with its sums."""
+        return cls(layer, torch.from_numpy(layer.blocks(weight).astype(np.float64)), sums)
+
+    @cached_property
+    def centred(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The Gram matrix, the moments with the wanted inputs, and those of the wanted inputs."""
+        raw = [each / self.sums.samples for each in (self.sums.gram, self.sums.cross, self.sums.target)]
+        if self.layer.bias is None:
+            return raw[0], raw[1], raw[2]
+        x, t = self.means
+        pairs = ((x, x), (x, t), (t, t))
+        gram, cross, target = (each - a[:, :, None] * b[:, None] for each, (a, b) in zip(raw, pairs, strict=True))
+        return gram, cross, target
+
+    @property
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Mean inputs in the pruned and in the original model, [groups, columns]."""
+        return self.sums.means / self.sums.samples, self.sums.target_means / self.sums.samples
+
+    @property
+    def shrinkage(self) -> float:
+        """The share of correlations that is not believed: few samples have many by chance."""
+        return self.sums.columns / (self.sums.columns + SHRINK * self.sums.samples)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are samples enough for second-order information."""
+        return self.sums.samples >= FEWEST * self.sums.columns
+
+    def group(self, number: int) -> Moments:
+        """Return the moments of a group, shrunk towards the diagonal and towards the weight."""
+        gram, cross, _ = (each[number] for each in self.centred)
+        own, weight = gram.diagonal().clone(), self.weight[number]
+        shrunk = (1 - self.shrinkage) * gram + self.shrinkage * torch.diag(own)
+        aimed = (1 - self.shrinkage) * cross @ weight.T + self.shrinkage * own[:, None] * weight.T
+        return Moments(shrunk, aimed)
+
+    @cached_property
+    def energy(self) -> float:
+        """The mean square of the wanted outputs."""
+        return max(float(((self.weight @ self.centred[2]) * self.weight).sum()), 1e-300)
+
+    def error(self, blocks: Tensor) -> float:
+        """Return the squared error of outputs with other weights, relative to the wanted outputs."""
+        gram, cross, _ = self.centred
+        own = float(((blocks @ gram) * blocks).sum())
+        both = float(((blocks @ cross) * self.weight).sum())
+        return max(0.0, (own - 2 * both + self.energy) / self.energy)
+
+    def pruned(self, blocks: Tensor) -> PrunedLayer:
+        """Return the layer with other weights; its bias takes up the mean that outputs lost."""
+        shift = None
+        if self.layer.bias is not None:
+            x, t = self.means
+            missing = (self.weight @ t[:, :, None] - blocks @ x[:, :, None]).reshape(-1)
+            shift = (self.layer.scale / self.layer.bias.factor * missing).numpy()
+        return PrunedLayer(blocks.numpy(), shift, self.error(blocks))
+
+
+class LayerSurgeon:
+    """Prunes a layer to several densities: what they share is computed once."""
+
+    def __init__(self, moments: LayerMoments, steps: int | None = None) -> None:
+        self.moments, self._steps = moments, steps
+        self._groups: list[Prune] | None = None
+
+    def __call__(self, count: int) -> PrunedLayer:
+        """Return the layer with `count` weights."""
+        if count >= self.moments.layer.size:
+            return self.moments.pruned(self._refitted())
+        groups = self._prepared()
+        shares = [_share(count, number, len(groups)) for number in range(len(groups))]
+        found = [prune(share)[0] for prune, share in zip(groups, shares, strict=True)]
+        return self.moments.pruned(torch.stack([each.double() for each in found]))
+
+    def _prepared(self) -> list[Prune]:
+        if self._groups is None:
+            self._groups = [self._group(number) for number in range(self.moments.layer.groups)]
+        return self._groups
+
+    def _group(self, number: int) -> Prune:
+        weight, moments = self.moments.weight[number], self.moments.group(number)
+        if weight.shape[1] > WIDEST:
+            return lambda count: surgeon(weight, moments, count)
+        single = Moments(moments.gram.float(), moments.cross.float())
+        return AlternatingSurgeon(weight.float(), single, self._steps)
+
+    def _refitted(self) -> Tensor:
+        """Return the dense weight that makes up best for what the layers before it lost."""
+        found = [self.moments.group(number) for number in range(self.moments.layer.groups)]
+        gram = torch.stack([each.damped for each in found])
+        damping = torch.tensor([each.damping for each in found])[:, None, None]
+        aim = torch.stack([each.cross for each in found]) + damping * self.moments.weight.mT
+        solution: Tensor = torch.linalg.solve(gram, aim)
+        return solution.mT
+
+
+def _share(count: int, number: int, groups: int) -> int:
+    """Return how many weights a group keeps: the sum is exact."""
+    return round(count * (number + 1) / groups) - round(count * number / groups)
+
+
+def by_magnitude(layer: PrunableLayer, weight: Array, count: int) -> Array:
+    """Return the blocks of a weight with its largest elements only."""
+    flat = layer.blocks(weight).reshape(-1)
+    kept = np.zeros_like(flat)
+    largest = np.argpartition(np.abs(flat), flat.size - count)[flat.size - count :] if count else np.array([], int)
+    kept[largest] = flat[largest]
+    return kept.reshape(layer.groups, -1, layer.columns)

@@ -1,0 +1,134 @@
+"""Pruning of a model layer by layer: each layer reads what the pruned layers before it make of the samples."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import onnx
+
+from rigl_compress.pipeline.sparsify.calibration_samples import Calibration
+from rigl_compress.pipeline.sparsify.graph_segments import Cuts
+from rigl_compress.pipeline.sparsify.layer_inputs import LayerSums, Recorder, Stream
+from rigl_compress.pipeline.sparsify.layer_surgery import LayerMoments, LayerSurgeon, PrunedLayer, by_magnitude
+from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
+from rigl_compress.pipeline.sparsify.pruned_model import PrunedModel
+from rigl_compress.pipeline.sparsify.saved_layers import SavedLayers
+
+SAMPLES = 16_384  # positions that a layer is fitted to, or eight for every column
+FEW_SAMPLES = 4096  # of a layer with few columns
+METHODS = ("obs", "magnitude")
+Listener = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class PrunedWeight:
+    """What became of a layer: the weights left, its error (squared, relative), and how it was pruned."""
+
+    name: str
+    operator: str
+    shape: tuple[int, ...]
+    count: int
+    error: float | None
+    how: str
+
+    @property
+    def size(self) -> int:
+        """The number of weights before."""
+        found = 1
+        for axis in self.shape:
+            found *= axis
+        return found
+
+    @property
+    def sparsity(self) -> float:
+        """The share of weights removed."""
+        return 1 - self.count / self.size
+
+
+def wanted_samples(layer: PrunableLayer) -> int:
+    """Return how many positions a layer is fitted to."""
+    return FEW_SAMPLES if layer.depthwise else max(SAMPLES, 8 * layer.columns)
+
+
+def grouped(layers: Sequence[PrunableLayer], model: onnx.ModelProto) -> list[list[PrunableLayer]]:
+    """Return layers together that read the same value: pruning one does not change what the others read."""
+
+    def reads(layer: PrunableLayer) -> Any:
+        single = len(layer.uses) == 1
+        return model.graph.node[layer.first].input[0] if single else layer.name
+
+    order = {reads(layer): place for place, layer in reversed(list(enumerate(layers)))}
+    ranked = sorted(layers, key=lambda each: (order[reads(each)], each.first))
+    return [list(group) for _, group in groupby(ranked, key=reads)]
+
+
+def prune_by_magnitude(
+    pruned: PrunedModel, layers: Sequence[PrunableLayer], counts: Mapping[str, int]
+) -> list[PrunedWeight]:
+    """Keep the largest weights of each layer."""
+    return [_smallest_removed(pruned, layer, counts[layer.name], "magnitude") for layer in layers]
+
+
+def _smallest_removed(pruned: PrunedModel, layer: PrunableLayer, count: int, how: str) -> PrunedWeight:
+    if count < layer.size:
+        blocks = by_magnitude(layer, pruned.original(layer.name), count)
+        pruned.apply(layer, PrunedLayer(blocks, None, 0.0))
+    return PrunedWeight(layer.name, layer.operator, layer.shape, count, None, how if count < layer.size else "dense")
+
+
+@dataclass(frozen=True)
+class OneShotPruning:
+    """Prunes by second-order information, and keeps each layer that is done."""
+
+    pruned: PrunedModel
+    calibration: Calibration
+    saved: SavedLayers
+    threads: int = 1
+
+    def run(
+        self, layers: Sequence[PrunableLayer], counts: Mapping[str, int], listener: Listener
+    ) -> Iterator[PrunedWeight]:
+        """Prune layers in the order of the graph."""
+        cuts = Cuts(self.pruned.source)
+        original, other = (Stream(cuts, self.calibration.batches, self.threads) for _ in range(2))
+        recorder, done = Recorder(original, other, wanted_samples), 0
+        for group in grouped(layers, self.pruned.source):
+            listener(f"pruning {group[0].name}", done, len(layers))
+            yield from self._group(recorder, group, counts)
+            done += len(group)
+        listener("pruned", done, len(layers))
+
+    def _group(
+        self, recorder: Recorder, group: Sequence[PrunableLayer], counts: Mapping[str, int]
+    ) -> Iterator[PrunedWeight]:
+        earlier = {each.name: self.saved.load(each.name) for each in group}
+        missing = [each for each in group if earlier[each.name] is None]
+        sums: dict[str, LayerSums] = {}
+        if missing:
+            recorder.advance(group[0].first, {}, self.pruned.changed)
+            found = recorder.record(missing, {}, self.pruned.changed)
+            sums = dict(zip((each.name for each in missing), found, strict=True))
+        for layer in group:
+            kept = earlier[layer.name]
+            result, how = kept if kept is not None else self._layer(layer, sums.pop(layer.name), counts[layer.name])
+            if kept is None:
+                self.saved.save(layer.name, result, how)
+            self.pruned.apply(layer, result)
+            yield PrunedWeight(layer.name, layer.operator, layer.shape, counts[layer.name], result.error, how)
+
+    def _layer(self, layer: PrunableLayer, sums: LayerSums, count: int) -> tuple[PrunedLayer, str]:
+        weight = self.pruned.original(layer.name)
+        moments = LayerMoments.of(layer, weight, sums)
+        if not sums.finite:
+            return _unfitted(layer, weight, count), "magnitude: its inputs are not finite"
+        if not moments.enough:
+            few = f"magnitude: {sums.samples:,} samples for {sums.columns:,} columns"
+            return _unfitted(layer, weight, count), few
+        singular = f", singular: {sums.samples:,} samples for {sums.columns:,} columns, damped"
+        how = "obs" if count < layer.size else "refitted"
+        return LayerSurgeon(moments)(count), how + (singular if sums.samples < sums.columns else "")
+
+
+def _unfitted(layer: PrunableLayer, weight: Any, count: int) -> PrunedLayer:
+    return PrunedLayer(by_magnitude(layer, weight, count), None, float("nan"))

@@ -1,0 +1,111 @@
+"""How near the outputs of a pruned model are to those of the original."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log10
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from rigl_compress.core.errors import InputError
+from rigl_compress.exporters.ort_sessions import ModelSource, arrays_in, open_session, session_options
+
+Array = NDArray[Any]
+_PROBABILITIES = ("Softmax", "LogSoftmax")
+
+
+@dataclass(frozen=True)
+class OutputQuality:
+    """Figures over some samples. Agreement: how often the largest output is the same, where outputs are classes."""
+
+    samples: int
+    snr: float  # signal to noise, in decibels
+    cosine: float | None
+    agreement: float | None
+
+    @property
+    def error(self) -> float:
+        """The squared error relative to the outputs."""
+        return float(10.0 ** (-self.snr / 10))
+
+
+def outputs_of(model: ModelSource, batches: Iterable[dict[str, Array]], threads: int = 1) -> list[list[Array]]:
+    """Run a model on batches."""
+    session = open_session(model, session_options(threads))
+    return [arrays_in(session.run(None, batch)) for batch in batches]
+
+
+def check_finite(outputs: Sequence[Sequence[Array]]) -> None:
+    """Raise `InputError` for outputs that are not numbers: nothing can be compared with them."""
+    floats = [each for batch in outputs for each in batch if each.dtype.kind == "f"]
+    if not all(np.isfinite(each).any() for each in floats if each.size):
+        raise InputError("the model returns no finite numbers on the calibration samples: check how they are prepared")
+
+
+def compare(
+    expected: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]], model: onnx.ModelProto
+) -> OutputQuality:
+    """Compare the outputs of two models on the same batches."""
+    signal, noise = 0.0, 0.0
+    for wanted, got in zip(expected, found, strict=True):
+        part = [relative_parts(one, other) for one, other in zip(wanted, got, strict=True)]
+        signal, noise = signal + sum(each[0] for each in part), noise + sum(each[1] for each in part)
+    pairs = [(wanted[0], got[0]) for wanted, got in zip(expected, found, strict=True)]
+    return OutputQuality(
+        sum(len(one) if one.ndim else 1 for one, _ in pairs),
+        _decibels(signal, noise),
+        _cosine(pairs),
+        _agree(pairs, model),
+    )
+
+
+def relative_parts(wanted: Array, got: Array) -> tuple[float, float]:
+    """Return signal and noise of one output, relative to its size: outputs of different scales count alike."""
+    if wanted.dtype.kind != "f" or wanted.shape != got.shape:
+        return (0.0, 0.0) if wanted.dtype.kind != "f" else (1.0, 1.0)
+    finite = np.isfinite(wanted)
+    one, other = wanted[finite].astype(np.float64), got[finite].astype(np.float64)
+    power = float(np.square(one).sum())
+    if not power:
+        return 0.0, 0.0
+    lost = float(np.square(one - other).sum()) / power
+    return 1.0, lost if np.isfinite(lost) else 1e30
+
+
+def _decibels(signal: float, noise: float) -> float:
+    """Return the ratio of two powers in decibels, at most 200.
+
+    >>> _decibels(1, 0.01), _decibels(1, 0)
+    (20.0, 200.0)
+    """
+    return 10 * log10(signal / noise) if signal and noise > signal * 1e-20 else 200.0
+
+
+def _cosine(pairs: Sequence[tuple[Array, Array]]) -> float | None:
+    """Return the mean cosine of the first output, sample by sample."""
+    found = []
+    for one, other in pairs:
+        if one.dtype.kind != "f" or one.shape != other.shape or one.ndim < 2:
+            return None
+        a, b = (each.reshape(len(each), -1).astype(np.float64) for each in (one, other))
+        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        found.extend(np.einsum("ij,ij->i", a, b) / np.maximum(lengths, 1e-300))
+    return float(np.mean(found)) if found else None
+
+
+def _agree(pairs: Sequence[tuple[Array, Array]], model: onnx.ModelProto) -> float | None:
+    """Return how often both have the same class, if the first output is one of classes."""
+    if not all(_has_classes(one, other, model) for one, other in pairs):
+        return None
+    same = [one.argmax(-1) == other.argmax(-1) for one, other in pairs]
+    return float(np.mean(np.concatenate([each.reshape(-1) for each in same]))) if same else None
+
+
+def _has_classes(one: Array, other: Array, model: onnx.ModelProto) -> bool:
+    if one.dtype.kind != "f" or one.shape != other.shape or one.shape[-1:] < (2,):
+        return False
+    name = model.graph.output[0].name
+    last = next((node.op_type for node in model.graph.node if name in node.output), "")
+    return one.ndim == 2 or (one.ndim == 3 and last in _PROBABILITIES)

@@ -1,0 +1,92 @@
+"""The layers that are done, in a folder beside the output: an interrupted run goes on where it stopped."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import torch
+
+from rigl_compress.core.artifacts import load_artifact, read_json, save_artifact, write_json
+from rigl_compress.core.errors import InputError
+from rigl_compress.pipeline.sparsify.layer_surgery import PrunedLayer
+
+_KIND = "pruned layer"
+_SETTINGS = "settings.json"
+
+
+@dataclass(frozen=True)
+class SavedLayers:
+    """Layers by name; without a folder nothing is kept."""
+
+    folder: Path | None = None
+
+    @classmethod
+    def beside(cls, output: Path, settings: dict[str, Any]) -> "SavedLayers":
+        """Open the folder of an output; what other settings left there is removed."""
+        folder = output.with_name(f"{output.name}.sparsify")
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise InputError(f"{folder} is not a folder, layers that are done are kept there: remove it")
+        if folder.is_dir() and not _is_ours(folder):
+            raise InputError(f"{folder} holds other files, layers that are done are kept there: move it")
+        found = cls(folder)
+        if folder.is_dir() and found._settings() != settings:
+            rmtree(folder)
+        if not folder.is_dir():
+            write_json(folder / _SETTINGS, settings)
+        return found
+
+    def _settings(self) -> Any:
+        assert self.folder is not None
+        try:
+            return read_json(self.folder / _SETTINGS)
+        except InputError:
+            return None
+
+    def _file(self, name: str) -> Path | None:
+        label = sha256(name.encode()).hexdigest()[:16]  # names of weights are no names of files
+        return None if self.folder is None else self.folder / f"{label}.safetensors"
+
+    def load(self, name: str) -> tuple[PrunedLayer, str] | None:
+        """Return a layer that is done."""
+        file = self._file(name)
+        if file is None or not file.is_file():
+            return None
+        tensors, content = load_artifact(file, _KIND)
+        shift = tensors["shift"].numpy() if "shift" in tensors else None
+        error = content.get("error")
+        found = PrunedLayer(tensors["blocks"].numpy(), shift, float("nan") if error is None else float(error))
+        return found, str(content["how"])
+
+    def save(self, name: str, layer: PrunedLayer, how: str) -> None:
+        """Keep a layer."""
+        file = self._file(name)
+        if file is not None:
+            arrays = {"blocks": layer.blocks} | ({} if layer.shift is None else {"shift": layer.shift})
+            tensors = {key: torch.from_numpy(value) for key, value in arrays.items()}
+            save_artifact(file, _KIND, tensors, {"error": layer.error, "how": how})
+
+    def load_table(self, name: str) -> Any:
+        """Return a table that was kept, or None."""
+        file = None if self.folder is None else self.folder / f"{name}.json"
+        return read_json(file) if file is not None and file.is_file() else None
+
+    def save_table(self, name: str, content: Any) -> None:
+        """Keep a table of plain values."""
+        if self.folder is not None:
+            write_json(self.folder / f"{name}.json", content)
+
+    @property
+    def count(self) -> int:
+        """How many layers are done."""
+        return 0 if self.folder is None else len(list(self.folder.glob("*.safetensors")))
+
+    def remove(self) -> None:
+        """Remove the folder: its output is there."""
+        if self.folder is not None and self.folder.is_dir():
+            rmtree(self.folder)
+
+
+def _is_ours(folder: Path) -> bool:
+    return all(each.suffix in (".json", ".safetensors") or each.name.startswith(".") for each in folder.iterdir())

@@ -1,0 +1,79 @@
+"""What to prune, how far, and how to write it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.exporters.onnx_export import Layout
+from rigl_compress.exporters.random_inputs import Shape
+from rigl_compress.pipeline.bench.timing import TimingPlan
+from rigl_compress.pipeline.export.stage import PLAIN, TARGETS
+from rigl_compress.pipeline.sparsify.calibration_samples import CalibrationConfig, Normalization
+from rigl_compress.pipeline.sparsify.density_allocation import ALLOCATIONS
+from rigl_compress.pipeline.sparsify.one_shot_pruning import METHODS
+from rigl_compress.runtime.sparse_runtime_export import TARGET
+
+SPARSITY = 0.5
+
+
+@dataclass(frozen=True)
+class SparsifyConfig:
+    """The settings of `sparsify_onnx`. An empty method or allocation is chosen by whether there is calibration data.
+
+    `method`: "obs" (second-order information) or "magnitude". `allocation` of weights among layers: "error" (least
+    error of the outputs), "uniform", or "scaled" (by scaled magnitude). `dense`: patterns of weights that are not
+    touched.
+    """
+
+    sparsity: float = SPARSITY
+    method: str = ""
+    allocation: str = ""
+    calibration: Path | str | None = None
+    samples: int = 256
+    normalize: Normalization = "imagenet"
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    dense: tuple[str, ...] = ()
+    encoding: str = "compact"
+    values: str = "fp32"
+    target: str = PLAIN
+    overwrite: bool = False
+    threads: int = 1
+    timing: TimingPlan | None = field(default_factory=lambda: TimingPlan(openings=3, rounds=15, seconds=6.0))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sparsity < 1:
+            raise InputError(f"sparsity is {self.sparsity}, expected a share from 0 to below 1")
+        for kind, name, known in (
+            ("method", self.method, METHODS),
+            ("allocation", self.allocation, ALLOCATIONS),
+            ("target", self.target, TARGETS),
+        ):
+            if name and name not in known:
+                raise InputError(f"no {kind} {name!r}: {did_you_mean(name, known)}")
+        if self.method == "obs" and self.calibration is None:
+            raise InputError('method "obs" needs samples of the inputs: pass calibration data, or choose "magnitude"')
+        if self.target == TARGET and self.values != "fp32":
+            raise InputError(f"--target {TARGET} has weights of 32 bits: leave out --values")
+        _ = self.layout
+
+    @property
+    def chosen_method(self) -> str:
+        """The method: second-order information if there is data."""
+        return self.method or ("magnitude" if self.calibration is None else "obs")
+
+    @property
+    def chosen_allocation(self) -> str:
+        """How weights are shared out: by measured errors if there is data."""
+        return self.allocation or ("scaled" if self.calibration is None else "error")
+
+    @property
+    def layout(self) -> Layout:
+        """How weights are written."""
+        return Layout(self.encoding, self.values)
+
+    @property
+    def samples_config(self) -> CalibrationConfig:
+        """Where the samples come from."""
+        path = None if self.calibration is None else Path(self.calibration)
+        return CalibrationConfig(path, self.samples, self.normalize, self.shapes)

@@ -1,0 +1,199 @@
+"""Prune any ONNX file without training code and labels."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import onnx
+
+from rigl_compress.core.errors import InputError
+from rigl_compress.core.wording import listed
+from rigl_compress.exporters.onnx_export import ExportedModel, check_target, write_checked
+from rigl_compress.exporters.onnx_file import load_model, sha256_of
+from rigl_compress.exporters.ort_sessions import open_session
+from rigl_compress.exporters.reference_outputs import session_reference
+from rigl_compress.exporters.restore import restore
+from rigl_compress.exporters.sparsify import lift_constants, metadata_of
+from rigl_compress.pipeline.sparsify.calibration_samples import Calibration, read_calibration
+from rigl_compress.pipeline.sparsify.density_allocation import error_counts, scaled_counts, uniform_counts
+from rigl_compress.pipeline.sparsify.layer_errors import ErrorProbe, LayerErrors
+from rigl_compress.pipeline.sparsify.measured_latency import measured_latencies
+from rigl_compress.pipeline.sparsify.one_shot_pruning import (
+    Listener,
+    OneShotPruning,
+    PrunedWeight,
+    prune_by_magnitude,
+)
+from rigl_compress.pipeline.sparsify.output_quality import check_finite, compare, outputs_of
+from rigl_compress.pipeline.sparsify.prunable_layers import FoundLayers, PrunableLayer, find_prunable
+from rigl_compress.pipeline.sparsify.pruned_model import PrunedModel, with_own_biases
+from rigl_compress.pipeline.sparsify.saved_layers import SavedLayers
+from rigl_compress.pipeline.sparsify.sparsify_config import SparsifyConfig
+from rigl_compress.pipeline.sparsify.sparsify_report import SparsifyReport
+from rigl_compress.pipeline.workspace import locked_for
+from rigl_compress.runtime.sparse_runtime_export import TARGET, export_sparse_runtime, refuse_rewritten
+
+
+def sparsify_onnx(
+    source: Path | str,
+    path: Path | str,
+    config: SparsifyConfig | None = None,
+    *,
+    listener: Listener = lambda *_: None,
+    **settings: Any,
+) -> SparsifyReport:
+    """Prune the weights of an ONNX file and write another; takes a config, or its fields as keywords.
+
+    With calibration data (an .npz file by the names of the inputs, a folder of images, .npy or .npz files), weights are
+    removed layer by layer and the others moved so that the outputs of each layer change least; without, by magnitude.
+    The result is checked on samples that were held out.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from onnx import helper, numpy_helper
+    >>> draw = np.random.default_rng(0)
+    >>> weight = numpy_helper.from_array(draw.normal(size=(64, 32)).astype(np.float32), "w")
+    >>> x, y = (helper.make_tensor_value_info(name, 1, ["n", size]) for name, size in (("x", 64), ("y", 32)))
+    >>> graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weight])
+    >>> model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(f"{folder}/net.onnx").write_bytes(model.SerializeToString())
+    ...     np.savez(f"{folder}/data.npz", x=draw.normal(size=(400, 64)).astype(np.float32))
+    ...     settings = {"sparsity": 0.5, "calibration": f"{folder}/data.npz", "timing": None}
+    ...     found = sparsify_onnx(f"{folder}/net.onnx", f"{folder}/small.onnx", **settings)
+    >>> found.sparsity, found.quality.cosine > 0.9
+    (0.5, True)
+    """
+    chosen = config or SparsifyConfig(**settings)
+    return _Job(Path(source), Path(path), chosen, listener).run()
+
+
+class _Job:
+    """One file to prune."""
+
+    def __init__(self, source: Path, path: Path, config: SparsifyConfig, listener: Listener) -> None:
+        self.source, self.path, self.config, self.listener = source, path, config, listener
+        self.notes: list[str] = []
+
+    def run(self) -> SparsifyReport:
+        """Read, prune, check, write."""
+        began = perf_counter()
+        refuse_rewritten(self.source)
+        check_target(self.path, overwrite=self.config.overwrite, source=self.source)
+        if self.path.exists() and self.path.samefile(self.source):
+            raise InputError(f"{self.path} is the source itself: choose another name")
+        with locked_for(self.path):
+            report = self._pruned()
+        return replace(report, seconds=perf_counter() - began)
+
+    def _pruned(self) -> SparsifyReport:
+        model = load_model(self.source)
+        plain = restore(model)
+        lift_constants(plain)
+        open_session(plain)  # raises for a file that ONNX Runtime refuses
+        calibration = read_calibration(model, self.config.samples_config)
+        self.notes += calibration.notes
+        expected = outputs_of(plain, calibration.held_out, self.config.threads)
+        check_finite(expected)
+        found = self._layers(plain)
+        pruned = PrunedModel(plain)
+        saved = self._saved(calibration)
+        pruning = OneShotPruning(pruned, calibration, saved, self.config.threads)
+        counts = self._counts(pruning, found.layers)
+        layers = self._prune(pruning, found.layers, counts)
+        small = pruned.model()
+        self.listener("checking", 0, 1)
+        quality = compare(expected, outputs_of(small, calibration.held_out, self.config.threads), plain)
+        exported = self._write(small, calibration, layers)
+        saved.remove()
+        latencies, notes = measured_latencies(self.source, self.path, calibration.held_out[0], self.config)
+        return SparsifyReport(
+            self.source, self.path, self.config.chosen_method, self.config.chosen_allocation, tuple(layers),
+            found.dense, quality, self.source.stat().st_size, exported.bytes, latencies,
+            (*self.notes, *notes),
+        )  # fmt: skip
+
+    def _layers(self, plain: onnx.ModelProto) -> FoundLayers:
+        found = find_prunable(plain)
+        _check_patterns(self.config.dense, found)
+        found = found.without(self.config.dense)
+        if not any(not each.depthwise for each in found.layers):
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(found.dense.items())[:3])
+            raise InputError(
+                f"{self.source} has no weight that can be pruned{f' ({reasons})' if reasons else ''}: expected Gemm, "
+                "MatMul or Conv with float weights"
+            )
+        if self.config.chosen_method == "obs":
+            found = with_own_biases(plain, found).without(self.config.dense)
+        alone = {each.name: each.size for each in found.layers if each.depthwise}
+        if alone:
+            self.notes.append(f"left dense, as they read one channel per output: {listed(alone, most=3)}")
+        return found
+
+    def _saved(self, calibration: Calibration) -> SavedLayers:
+        """Return the folder of layers that are done."""
+        if self.config.chosen_method != "obs":
+            return SavedLayers()
+        kept = ("sparsity", "allocation", "dense")
+        settings = {key: getattr(self.config, key) for key in kept} | {"samples": calibration.digest}
+        settings |= {"source": sha256_of(self.source), "dense": list(self.config.dense)}
+        saved = SavedLayers.beside(self.path, settings)
+        if saved.count:
+            self.notes.append(f"resumed: {saved.count} layers were done")
+        return saved
+
+    def _counts(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, int]:
+        density = 1 - self.config.sparsity
+        if self.config.chosen_allocation == "uniform":
+            return uniform_counts(layers, density)
+        if self.config.chosen_allocation == "scaled":
+            return scaled_counts(pruning.pruned, layers, density)
+        return dict(error_counts(layers, self._errors(pruning, layers), density).counts)
+
+    def _errors(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, LayerErrors]:
+        """Return the errors of layers, measured or from an interrupted run."""
+        kept = pruning.saved.load_table("errors")
+        if kept is not None:
+            return {name: LayerErrors.from_json(each) for name, each in kept.items()}
+        probe = ErrorProbe(pruning.pruned, pruning.calibration, self.config.chosen_method, self.config.threads)
+        found = probe.run([each for each in layers if not each.depthwise], self.listener)
+        pruning.saved.save_table("errors", {name: each.to_json() for name, each in found.items()})
+        return found
+
+    def _prune(
+        self, pruning: OneShotPruning, layers: Sequence[PrunableLayer], counts: dict[str, int]
+    ) -> list[PrunedWeight]:
+        if self.config.chosen_method == "magnitude":
+            return prune_by_magnitude(pruning.pruned, layers, counts)
+        found = list(pruning.run(layers, counts, self.listener))
+        singular = [each.name for each in found if "singular" in each.how]
+        fallen = [f"{each.name} ({each.how})" for each in found if each.how.startswith("magnitude")]
+        if singular:
+            self.notes.append(f"fewer samples than columns, damped: {', '.join(singular[:3])}; more samples help")
+        if fallen:
+            self.notes.append(f"pruned by magnitude: {', '.join(fallen[:3])}")
+        return found
+
+    def _write(self, small: onnx.ModelProto, calibration: Calibration, layers: Sequence[PrunedWeight]) -> ExportedModel:
+        left, total = sum(each.count for each in layers), sum(each.size for each in layers)
+        own = {"method": self.config.chosen_method, "sparsity": round(1 - left / total, 6)}
+        earlier = {key: value for key, value in metadata_of(small).items() if key not in ("tensors", "encoding")}
+        facts = {**earlier, "sparsify": own, "source_sha256": sha256_of(self.source)}
+        inputs = calibration.held_out[0]
+        if self.config.target == TARGET:
+            with TemporaryDirectory() as folder:
+                plain = Path(folder) / "plain.onnx"
+                plain.write_bytes(small.SerializeToString())
+                return export_sparse_runtime(plain, self.path, overwrite=True, inputs=inputs, facts=facts)
+        reference = session_reference(open_session(small), inputs)
+        return write_checked(small, self.path, replace(self.config.layout, facts=facts), reference)
+
+
+def _check_patterns(patterns: Sequence[str], found: FoundLayers) -> None:
+    for pattern in patterns:
+        if len(found.without([pattern]).layers) == len(found.layers):
+            names = ", ".join(each.name for each in found.layers[:3])
+            raise InputError(f"--dense {pattern!r} matches no weight: the model has {names}, …")

@@ -1,0 +1,124 @@
+"""What came of pruning an ONNX file: layers, outputs, bytes and times."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from rigl_compress.core.artifacts import FORMAT
+from rigl_compress.core.wording import percent
+from rigl_compress.pipeline.bench.bench_tables import TextTable, duration
+from rigl_compress.pipeline.bench.conditions import Condition, Verdict
+from rigl_compress.pipeline.sparsify.one_shot_pruning import PrunedWeight
+from rigl_compress.pipeline.sparsify.output_quality import OutputQuality
+
+METRICS = ("agreement", "cosine", "snr", "size", "latency", "speedup", "sparsity")
+
+
+@dataclass(frozen=True)
+class Latency:
+    """The median time of a file in a runtime, in seconds."""
+
+    file: str
+    runtime: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SparsifyReport:
+    """The result of `sparsify_onnx`."""
+
+    source: Path
+    path: Path
+    method: str
+    allocation: str
+    layers: tuple[PrunedWeight, ...]
+    dense: Mapping[str, str]  # weights that were not touched, with their reasons
+    quality: OutputQuality
+    source_bytes: int
+    bytes: int
+    latencies: tuple[Latency, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sparsity(self) -> float:
+        """The share of zeros in all layers that could be pruned."""
+        return 1 - sum(each.count for each in self.layers) / max(1, sum(each.size for each in self.layers))
+
+    def time_of(self, file: str, runtime: str) -> float | None:
+        """Return the median time of a file in a runtime."""
+        return next((each.seconds for each in self.latencies if (each.file, each.runtime) == (file, runtime)), None)
+
+    @property
+    def latency(self) -> float | None:
+        """The time of the pruned file in our session."""
+        return self.time_of("pruned", "sparse")
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster it is in our session than the original in ONNX Runtime."""
+        before, after = self.time_of("original", "onnxruntime"), self.latency
+        return before / after if before and after else None
+
+    def metric(self, name: str) -> float | None:
+        """Return a figure by its name in a condition."""
+        quality = self.quality
+        found: dict[str, float | None] = {
+            "agreement": quality.agreement,
+            "cosine": quality.cosine,
+            "snr": quality.snr,
+            "size": float(self.bytes),
+            "latency": self.latency,
+            "speedup": self.speedup,
+            "sparsity": self.sparsity,
+        }
+        return found[name]
+
+    def check(self, conditions: Sequence[Condition]) -> list[Verdict]:
+        """Check conditions; a figure that is not known meets none. `size<=0.5x` is relative to the original."""
+        base = {"size": float(self.source_bytes), "latency": self.time_of("original", "onnxruntime")}
+        return [each.judge(str(self.path), self.metric(each.metric), base.get(each.metric)) for each in conditions]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        rows = [{**asdict(each), "shape": list(each.shape), "sparsity": each.sparsity} for each in self.layers]
+        return {
+            "format": FORMAT,
+            **{"source": str(self.source), "path": str(self.path), "method": self.method},
+            **{"allocation": self.allocation, "sparsity": self.sparsity, "quality": asdict(self.quality)},
+            **{"source_bytes": self.source_bytes, "bytes": self.bytes, "speedup": self.speedup},
+            "latencies": [asdict(each) for each in self.latencies],
+            **{"layers": rows, "dense": dict(self.dense), "notes": list(self.notes), "seconds": self.seconds},
+            **self.facts,
+        }
+
+
+def summary_table(report: SparsifyReport) -> TextTable:
+    """Return the figures of a result."""
+    quality = report.quality
+    rows = [
+        ("sparsity", f"{percent(report.sparsity)} of {len(report.layers)} layers"),
+        ("bytes", f"{report.bytes:,} of {report.source_bytes:,}"),
+        ("signal to noise of the outputs", f"{quality.snr:.1f} dB"),
+        *([("mean cosine of the outputs", f"{quality.cosine:.4f}")] if quality.cosine is not None else []),
+        *([("same class as the original", percent(quality.agreement))] if quality.agreement is not None else []),
+        *((f"{each.file} in {each.runtime}", duration(each.seconds)) for each in report.latencies),
+        *([("speed-up", f"{report.speedup:.2f}x")] if report.speedup else []),
+    ]
+    return TextTable(f"on {quality.samples} held-out samples", ("", ""), tuple(rows))
+
+
+def layer_table(report: SparsifyReport) -> TextTable:
+    """Return a row for every layer."""
+    rows = [
+        (each.name, each.operator, "×".join(map(str, each.shape)), percent(each.sparsity), _error(each.error), each.how)
+        for each in report.layers
+    ]
+    return TextTable("layers", ("weight", "operator", "shape", "sparsity", "error", "how"), tuple(rows))
+
+
+def _error(value: float | None) -> str:
+    return "" if value is None or isnan(value) else f"{value:.4f}"

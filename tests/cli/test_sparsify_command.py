@@ -1,0 +1,55 @@
+"""rigl-compress sparsify, from the command line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_layers import correlated, perceptron, saved
+from tiny import Cli
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    saved(perceptron(), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=correlated(120, 32))
+    return tmp_path
+
+
+def test_tables_page_and_timings(cli: Cli, files: Path) -> None:
+    done = cli("sparsify", "net.onnx", "-o", "small.onnx", "--calibration", "data.npz", "--html", "page.html")
+    assert done.code == 0
+    for words in ("w2", "signal to noise", "mean cosine", "original in onnxruntime", "written to small.onnx"):
+        assert words in done.out
+    page = (files / "page.html").read_text(encoding="utf-8")
+    assert "Outputs against latency" in page
+    assert "w3" in page
+
+
+def test_json_and_conditions(cli: Cli, files: Path) -> None:
+    words = ["sparsify", "net.onnx", "--calibration", "data.npz", "--no-timing", "--json", "--sparsity", "0.4"]
+    done = cli(*words, "-o", "a.onnx", "--assert", "cosine>=0.5")
+    found = json.loads(done.out)
+    assert done.code == 0
+    assert found["sparsity"] == pytest.approx(0.4, abs=1e-3)
+    assert found["conditions"][0]["holds"]
+    assert cli(*words, "-o", "b.onnx", "--assert", "agreement>=1.5").code == 1
+    assert (files / "b.onnx").exists()
+
+
+def test_errors_are_one_line(cli: Cli, files: Path) -> None:
+    (files / "old.onnx").write_bytes(b"old")
+    for words, message in (
+        (["net.onnx", "-o", "old.onnx"], "--force"),
+        (["none.onnx", "-o", "a.onnx"], "does not exist"),
+        (["data.npz", "-o", "a.onnx"], "not an ONNX file"),
+        (["net.onnx", "-o", "a.onnx", "--calibration", "none"], "does not exist"),
+        (["net.onnx", "-o", "a.onnx", "--assert", "nothing>=1"], "no known metric"),
+        (["net.onnx", "-o", "a.onnx", "--method", "obs"], "calibration"),
+    ):
+        done = cli("sparsify", *words)
+        assert done.code == 2, words
+        assert message in done.err
+        assert len(done.err.strip().splitlines()) == 1
+    assert sorted(path.name for path in files.iterdir()) == ["data.npz", "net.onnx", "old.onnx"]
