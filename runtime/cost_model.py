@@ -79,6 +79,7 @@ def work_of(layer: Layer, graph: Graph, batch: int = ASSUMED_BATCH) -> Work:
     shape = graph.shape(layer.nodes[0].output[0])
     kernel, strides = layer.settings["kernel_shape"], layer.settings["strides"]
     images, pixels = _image(shape, len(kernel))
+    pixels = max(pixels // layer.spread, 1)
     if pixels == prod(kernel) == 1:  # computed as a product
         return Work(rows, columns, **sizes, pixels=images, images=0)
     return Work(rows, columns, **sizes, taps=prod(kernel), pixels=pixels, images=images, stride=max(strides))
@@ -86,7 +87,7 @@ def work_of(layer: Layer, graph: Graph, batch: int = ASSUMED_BATCH) -> Work:
 
 def _samples(layer: Layer, graph: Graph, batch: int) -> int:
     """Return how many vectors are multiplied at once; a recurrent layer has one state per sample."""
-    shape = graph.shape(layer.projection.x if layer.projection else layer.x)
+    shape = graph.shape(layer.projection.x if layer.projection else layer.read or layer.x)
     if not shape:
         return batch
     axes = shape[1:-1] if layer.projection else shape[:-1]

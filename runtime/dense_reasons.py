@@ -67,7 +67,7 @@ def structural_reason(graph: Graph, node: onnx.NodeProto) -> str:
         return "the layer computes in integers"
     if weight.array.dtype.type not in _FLOATS:
         return f"weights are {weight.array.dtype}, not float32 or float16"
-    if graph.reads_quantized(node.input[0]):
+    if any(graph.reads_quantized(name) and graph.constant(name) is None for name in node.input[:2]):
         return "the layer computes in integers: its input is dequantized"
     return _REASONS.get(node.op_type, _no_kernel)(graph, node, weight)
 

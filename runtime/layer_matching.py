@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 
 from rigl_compress.runtime.activation_matching import find_activation
+from rigl_compress.runtime.auto_padding import padding
 from rigl_compress.runtime.onnx_graph import Graph, attributes, float_constant, has_input, is_standard, same_shape
 from rigl_compress.runtime.packed_weights import conv_matrix
 
@@ -40,6 +41,9 @@ class Layer:
     lengths: str = ""  # sequence lengths of a recurrent layer
     gathered: int = 0  # inputs that a Gather copies one by one if the layer stays dense
     before: tuple[onnx.NodeProto, ...] = ()  # nodes that compute its input
+    after: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # operators, with attributes, that compute its output
+    read: str = ""  # the value that its input has the shape of, if nodes before it compute the input
+    spread: int = 1  # pixels of the output for each pixel of the convolution
 
     @cached_property
     def nonzeros(self) -> int:
@@ -64,7 +68,7 @@ def find_layers(graph: Graph, matchers: Mapping[str, Match]) -> list[Layer]:
         layer = match(graph, node) if match else None
         if layer is None or node.output[0] in taken:
             continue
-        layer = _fused(graph, layer, taken) if layer.projection is None else layer
+        layer = _fused(graph, layer, taken) if layer.projection is None and not layer.after else layer
         taken.update(name for each in layer.nodes for name in each.output)
         found.append(layer)
     return found
@@ -74,18 +78,21 @@ def match_conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
     """Match a convolution with constant float32 weights."""
     weight, settings = float_constant(graph, node.input[1], 3, 4), attributes(node)
     bias = float_constant(graph, node.input[2], 1) if has_input(node, 2) else None
-    if weight is None or (has_input(node, 2) and bias is None) or settings.get("auto_pad", b"NOTSET") != b"NOTSET":
+    if weight is None or (has_input(node, 2) and bias is None):
         return None
     axes = weight.ndim - 2
     kept = {
         "kernel_shape": list(weight.shape[2:]),
         "strides": list(settings.get("strides", [1] * axes)),
-        "pads": list(settings.get("pads", [0] * 2 * axes)),
         "dilations": list(settings.get("dilations", [1] * axes)),
     }
+    pads = padding(settings, kept, graph.shape(node.input[0]))
+    if pads is None:
+        return None
+    kept["pads"] = pads
     groups = settings.get("group", 1)
     declared = settings.get("kernel_shape", kept["kernel_shape"])
-    if declared != kept["kernel_shape"] or not _can_run(kept) or groups < 1 or len(weight) % groups:
+    if declared != kept["kernel_shape"] or not can_run(kept) or groups < 1 or len(weight) % groups:
         return None
     if bias is not None and len(bias) != len(weight):
         return None
@@ -97,7 +104,7 @@ def match_conv(graph: Graph, node: onnx.NodeProto) -> Layer | None:
     return Layer("SparseConv", (node,), node.input[0], matrix, weight.size, bias, settings=kept)
 
 
-def _can_run(settings: Mapping[str, list[int]]) -> bool:
+def can_run(settings: Mapping[str, list[int]]) -> bool:
     """Check whether the kernels support a window; ONNX Runtime runs or rejects the others."""
     axes = len(settings["kernel_shape"])
     lowest = {"kernel_shape": 1, "strides": 1, "dilations": 1, "pads": 0}

@@ -11,8 +11,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from rigl_compress.exporters.onnx_file import opset_of
 from rigl_compress.exporters.protobuf_scan import is_hollow
 from rigl_compress.exporters.protobuf_walk import graphs_of
+from rigl_compress.runtime.computed_constants import computed, is_computed
 
 Array = NDArray[Any]
 Shape = tuple[int | str, ...]
@@ -74,11 +76,45 @@ class Graph:
         }
 
     def constant(self, name: str) -> Array | None:
-        """Return the array of a constant that callers cannot override."""
+        """Return the array of a constant that callers cannot override, also of one that operators compute.
+
+        Constants of float16 are widened to float32.
+        """
+        found = self._stored(name)
+        if found is None and (producer := self._constant_producers.get(name)) is not None:
+            found = computed(producer, self.constant)
+        return found.astype(np.float32) if found is not None and found.dtype == np.float16 else found
+
+    def _stored(self, name: str) -> Array | None:
         tensor = self._initializers.get(name) or self._scalars.get(name)
         if tensor is not None and is_hollow(tensor):
             return self.weights[name]
         return None if tensor is None else numpy_helper.to_array(tensor)
+
+    @cached_property
+    def _constant_producers(self) -> dict[str, onnx.NodeProto]:
+        """The nodes that compute constants; nodes are in the order of execution."""
+        stored = {*self._initializers, *self._scalars, ""}
+        found: dict[str, onnx.NodeProto] = {}
+        for node in self.nodes:
+            if is_computed(node) and all(name in stored or name in found for name in node.input):
+                found[node.output[0]] = node
+        return found
+
+    @cached_property
+    def opset(self) -> int:
+        """The version of the standard operators."""
+        return opset_of(self.model)
+
+    def is_half(self, name: str) -> bool:
+        """Check for a value of 16-bit floats."""
+        return self._types.get(name) == TensorProto.FLOAT16
+
+    @cached_property
+    def _types(self) -> dict[str, int]:
+        values = (*self.model.graph.input, *self.model.graph.value_info, *self.model.graph.output)
+        stored = {tensor.name: int(tensor.data_type) for tensor in self.model.graph.initializer}
+        return stored | {value.name: value.type.tensor_type.elem_type for value in values}
 
     @cached_property
     def _shapes(self) -> dict[str, Shape]:

@@ -22,6 +22,7 @@ from rigl_compress.runtime.kernels import ACTIVATIONS
 from rigl_compress.runtime.layer_matching import (
     DEPTHWISE,
     Layer,
+    Match,
     find_layers,
     match_conv,
     match_gemm,
@@ -30,13 +31,16 @@ from rigl_compress.runtime.layer_matching import (
 )
 from rigl_compress.runtime.layer_norm_fusion import fuse_layer_norms
 from rigl_compress.runtime.onnx_graph import Array, Graph, outputs_of
+from rigl_compress.runtime.other_forms import OTHERS, in_any_form, match_conv_transpose, match_einsum
 from rigl_compress.runtime.packed_weights import pack_matrix
 
 DOMAIN, DOMAIN_VERSION = "rigl_compress", OPERATORS_VERSION
-MATCHERS = {
+_FORMS: dict[str, Match] = {
     **{"Conv": match_conv, "Gemm": match_gemm, "MatMul": match_matmul, "GRU": match_gru},
+    **{"ConvTranspose": match_conv_transpose, "Einsum": match_einsum},
     "BatchNormalization": match_norm,
 }
+MATCHERS = {name: in_any_form(match, *OTHERS.get(name, ())) for name, match in _FORMS.items()}
 IsFaster = Callable[[Layer, Graph], bool]
 Select = Callable[[Sequence[Layer], Sequence[Layer], Graph], Sequence[Layer]]
 
@@ -114,7 +118,7 @@ def _nodes(layer: Layer, graph: Graph, is_faster: IsFaster, settings: tuple[set[
     """Return the nodes of a layer: one, and for a recurrent layer also the product of its inputs, sparse if faster."""
     node = _node(layer, *settings)
     if layer.projection is None:
-        return [*layer.before, node]
+        return [*layer.before, node, *_after(layer)]
     gru = layer.nodes[0]
     node.output.append(gru.output[1] if len(gru.output) > 1 and gru.output[1] else f"{layer.output}/last")
     if is_faster(layer.projection, graph):
@@ -122,6 +126,15 @@ def _nodes(layer: Layer, graph: Graph, is_faster: IsFaster, settings: tuple[set[
     name = layer.projection.output
     multiply = helper.make_node("MatMul", [layer.projection.x, f"{name}/dense"], [f"{name}/product"])
     return [multiply, helper.make_node("Add", [f"{name}/product", f"{name}/bias"], [name]), node]
+
+
+def _after(layer: Layer) -> list[onnx.NodeProto]:
+    """Return the nodes that compute the output of a layer from that of its sparse operator."""
+    names = [f"{layer.output}/{step}" for step in range(len(layer.after))] + [layer.output]
+    return [
+        helper.make_node(kind, [names[step]], [names[step + 1]], **settings)
+        for step, (kind, settings) in enumerate(layer.after)
+    ]
 
 
 def _dense(layer: Layer) -> onnx.TensorProto:
@@ -140,7 +153,8 @@ def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
     settings |= {name: value for name, value in {"low": low, "high": high}.items() if np.isfinite(value)}
     if layer.operator == "SparseMatMul":
         settings |= {"x_by_column": int(layer.x in by_column), "y_by_column": int(layer.output in by_column)}
-    return helper.make_node(layer.operator, inputs, [layer.output], layer.output, domain=DOMAIN, **settings)
+    output = f"{layer.output}/0" if layer.after else layer.output
+    return helper.make_node(layer.operator, inputs, [output], layer.output, domain=DOMAIN, **settings)
 
 
 def _tensors(layer: Layer) -> list[onnx.TensorProto]:

@@ -27,7 +27,9 @@ def layer_metadata(layers: tuple[Layer, ...]) -> dict[str, dict[str, Any]]:
 
 def _weights(layers: tuple[Layer, ...]) -> Iterator[tuple[Layer, str]]:
     for layer in layers:
-        yield layer, layer.nodes[0].input[1 if layer.projection is None else 2]
+        node, read = layer.nodes[0], {layer.x, *(name for each in layer.before for name in each.input)}
+        place = 2 if layer.projection is not None else 0 if node.input[1] in read else 1
+        yield layer, node.input[place]
         if layer.projection is not None:
             yield layer.projection, layer.nodes[0].input[1]
 

@@ -123,7 +123,7 @@ def test_sessions_take_them(direction: str, reset_after: int, batch: int) -> Non
 
 
 def test_inputs_that_stay_dense(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "runs_faster", lambda layer, _: layer.operator == "SparseGRU")
+    monkeypatch.setattr(module, "runs_faster", lambda layer, *_: layer.operator == "SparseGRU")
     for direction in DIRECTIONS:
         model = gru_net(direction=direction)
         assert_same(model, sparse=1)

@@ -201,11 +201,6 @@ LEFT_ALONE: dict[str, Callable[[], onnx.ModelProto]] = {
         {"x": [3, 30], "w": [30, 12], "y": [3, 12]},
         {"w": sparse_weight(0.8, (30, 12))},
     ),
-    "padding by name": lambda: model_of(
-        [helper.make_node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER")],
-        {"x": [1, 4, 9, 9], "y": [1, 6, 9, 9]},
-        {"w": sparse_weight(0.7, (6, 4, 3, 3))},
-    ),
     "a volume": lambda: model_of(
         [helper.make_node("Conv", ["x", "w"], ["y"])],
         {"x": [1, 4, 5, 5, 5], "y": [1, 6, 3, 3, 3]},
