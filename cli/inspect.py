@@ -68,7 +68,7 @@ def _refuse_png(file: Path, png: Path | None) -> None:
 
 def _inspect_file(file: Path, png: Path | None, as_json: bool) -> None:
     from rigl_compress.cli import _render
-    from rigl_compress.runtime.sparse_layer_table import read_contents
+    from rigl_compress.runtime.file_contents import read_contents
 
     _refuse_png(file, png)
     found = read_contents(file)

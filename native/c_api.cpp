@@ -15,6 +15,7 @@
 #include "export.h"
 #include "gru.h"
 #include "layer_norm.h"
+#include "lstm.h"
 #include "matmul.h"
 
 namespace {
@@ -45,6 +46,14 @@ static_assert(sizeof(LayerNormCall) == 72 && offsetof(LayerNormCall, x) == 0 &&
                   offsetof(LayerNormCall, sum) == 40 && offsetof(LayerNormCall, rows) == 48 &&
                   offsetof(LayerNormCall, size) == 56 && offsetof(LayerNormCall, epsilon) == 64,
               "see runtime/kernels.py");
+static_assert(sizeof(LstmShape) == 20 && offsetof(LstmShape, directions) == 0 && offsetof(LstmShape, backward) == 4 &&
+                  offsetof(LstmShape, gates) == 12 && offsetof(LstmShape, activation) == 16,
+              "see runtime/lstm_kernel.py");
+static_assert(sizeof(LstmCall) == 72 && offsetof(LstmCall, x) == 0 && offsetof(LstmCall, steps) == 8 &&
+                  offsetof(LstmCall, batch) == 16 && offsetof(LstmCall, initial) == 24 &&
+                  offsetof(LstmCall, initial_cell) == 32 && offsetof(LstmCall, lengths) == 40 &&
+                  offsetof(LstmCall, y) == 48 && offsetof(LstmCall, last) == 56 && offsetof(LstmCall, last_cell) == 64,
+              "see runtime/lstm_kernel.py");
 static_assert(sizeof(GruShape) == 16 && offsetof(GruShape, directions) == 0 && offsetof(GruShape, backward) == 4 &&
                   offsetof(GruShape, reset_after) == 12,
               "see runtime/kernels.py");
@@ -191,3 +200,16 @@ RIGL_EXPORT int rigl_layer_norm_run(const LayerNormCall* call, const char* kerne
   return guarded({error, room},
                  [&] { normalize_rows(*call, requested_kernels(kernels_name), serial_threads(threads)); });
 }
+
+RIGL_EXPORT void* rigl_lstm_create(const void* bytes, std::size_t size, const LstmShape* shape,
+                                   const char* kernels_name, char* error, std::size_t room) {
+  return create({error, room}, [&] {
+    const SparseMatrix matrix = read_matrix(bytes, size);
+    require_valid(check_lstm(matrix, *shape));
+    return new SparseLstm(matrix, *shape, requested_kernels(kernels_name));
+  });
+}
+RIGL_EXPORT int rigl_lstm_run(void* handle, const LstmCall* call, int threads, char* error, std::size_t room) {
+  return run<SparseLstm>(handle, call, threads, {error, room});
+}
+RIGL_EXPORT void rigl_lstm_destroy(void* handle) { destroy<SparseLstm>(handle); }

@@ -9,18 +9,9 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-std::unique_ptr<SparseMatMul> rows_of(const SparseMatrix& matrix, std::size_t begin, std::size_t end,
-                                      const KernelTable& kernels) {
-  SparseMatrix part;
-  part.rows = static_cast<std::uint32_t>(end - begin);
-  part.columns = matrix.columns;
-  const std::size_t first = matrix.row_ptr[begin], last = matrix.row_ptr[end];
-  for (std::size_t row = begin; row <= end; ++row) part.row_ptr.push_back(matrix.row_ptr[row] - first);
-  part.col_idx.assign(matrix.col_idx.begin() + static_cast<std::ptrdiff_t>(first),
-                      matrix.col_idx.begin() + static_cast<std::ptrdiff_t>(last));
-  part.values.assign(matrix.values.begin() + static_cast<std::ptrdiff_t>(first),
-                     matrix.values.begin() + static_cast<std::ptrdiff_t>(last));
-  return std::make_unique<SparseMatMul>(std::move(part), kernels);
+std::unique_ptr<SparseMatMul> product_of(const SparseMatrix& matrix, std::size_t begin, std::size_t end,
+                                         const KernelTable& kernels) {
+  return std::make_unique<SparseMatMul>(rows_of(matrix, begin, end), kernels);
 }
 
 void multiply(SparseMatMul& product, const float* x, std::size_t batch, float* y, const Threads& threads) {
@@ -40,8 +31,8 @@ SparseGru::SparseGru(const SparseMatrix& matrix, const GruShape& shape, const Ke
   for (std::int32_t d = 0; d < shape.directions; ++d) {
     const std::size_t begin = static_cast<std::size_t>(d) * 3 * size_, end = begin + 3 * size_;
     const std::size_t split = shape.reset_after != 0 ? end : begin + 2 * size_;
-    directions_.push_back({shape.backward[d] != 0, rows_of(matrix, begin, split, kernels),
-                           split == end ? nullptr : rows_of(matrix, split, end, kernels)});
+    directions_.push_back({shape.backward[d] != 0, product_of(matrix, begin, split, kernels),
+                           split == end ? nullptr : product_of(matrix, split, end, kernels)});
   }
 }
 

@@ -22,13 +22,6 @@ GruShape gru_shape(const ort::Api& api, const ort::KernelInfo* info) {
   return shape;
 }
 
-void check_lengths(const Tensor<std::int32_t>& lengths, std::int64_t steps, std::int64_t batch) {
-  if (lengths.shape != Shape{batch}) throw KernelError("expected one sequence length per sample");
-  for (std::int64_t b = 0; b < batch; ++b) {
-    if (lengths.data[b] < 0 || lengths.data[b] > steps) throw KernelError("sequence length outside [0, steps]");
-  }
-}
-
 struct GruKernel {
   OpSettings settings;
   std::unique_ptr<SparseGru> gru;

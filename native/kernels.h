@@ -95,6 +95,15 @@ struct GateTask {
   size_t size;
 };
 
+// One step of an LSTM for one sample, after the matrix products. Gates are in the order input, output, forget, cell.
+struct CellTask {
+  const float* input;  // products of the input: all four gates
+  const float* state;  // products of the previous state: likewise
+  float* cell;
+  float* next;
+  size_t size;
+};
+
 // A column of a depthwise filter.
 struct DepthwiseColumn {
   const ptrdiff_t* offsets;  // [rows]: where the pixels under each row are, relative to `planes`
@@ -142,6 +151,7 @@ struct KernelTable {
   // With the reset gate applied before it: first reset * state, which is then multiplied; then the rest of the step.
   void (*gru_reset_state)(const GateTask&);
   void (*gru_update_state)(const GateTask&);
+  void (*lstm_step)(const CellTask&);
   void (*filter_channel)(const DepthwiseTask&);
   // In place, `count` values in each of `rows` rows.
   void (*activate)(Activation, float* values, size_t rows, size_t count, size_t pitch);

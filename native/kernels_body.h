@@ -251,9 +251,9 @@ void multiply_vector(const SliceView& slices, const VectorTask& task) {
 #include "kernels_norm.h"
 #include "kernels_pack.h"
 
-constexpr KernelTable kTable = {RIGL_NAME,        kLanes,         kSliceLanes,  multiply_tile, multiply_vector,
-                                pack_tile,        transpose,      deinterleave, gru_step,      gru_reset_state,
-                                gru_update_state, filter_channel, activate,     normalize};
+constexpr KernelTable kTable = {RIGL_NAME,        kLanes,    kSliceLanes,    multiply_tile, multiply_vector,
+                                pack_tile,        transpose, deinterleave,   gru_step,      gru_reset_state,
+                                gru_update_state, lstm_step, filter_channel, activate,      normalize};
 
 }  // namespace
 }  // namespace rigl

@@ -1,4 +1,4 @@
-// The gates of a GRU. Included by `kernels_body.h`, inside its namespace.
+// The gates of a GRU and of an LSTM. Included by `kernels_body.h`, inside its namespace.
 
 // The next state: candidate and previous state, interpolated by the update gate.
 RIGL_INLINE Vector interpolate(Vector update, Vector candidate, Vector prev) {
@@ -41,4 +41,19 @@ void gru_update_state(const GateTask& task) {
     const Vector candidate = tanh(part(task.input + 2 * task.size) + part(task.candidate));
     return interpolate(part(task.input) + part(task.state), candidate, part(task.prev));
   });
+}
+
+void lstm_step(const CellTask& task) {
+  const size_t size = task.size;
+  for (size_t i = 0; i < size; i += kLanes) {
+    const int count = static_cast<int>(size - i < kLanes ? size - i : kLanes);
+    const auto part = [&](const float* from) {
+      return count == kLanes ? load(from + i) : load_partial(from + i, count);
+    };
+    const auto gate = [&](size_t index) { return part(task.input + index * size) + part(task.state + index * size); };
+    const Vector cell = sigmoid(gate(2)) * part(task.cell) + sigmoid(gate(0)) * tanh(gate(3));
+    const Vector next = sigmoid(gate(1)) * tanh(cell);
+    count == kLanes ? store(task.cell + i, cell) : store_partial(task.cell + i, cell, count);
+    count == kLanes ? store(task.next + i, next) : store_partial(task.next + i, next, count);
+  }
 }

@@ -124,6 +124,13 @@ const float* bias_of(const Tensor<float>& bias, std::size_t rows) {
   return bias.data;
 }
 
+void check_lengths(const Tensor<std::int32_t>& lengths, std::int64_t steps, std::int64_t batch) {
+  if (lengths.shape != Shape{batch}) throw KernelError("expected one sequence length per sample");
+  for (std::int64_t b = 0; b < batch; ++b) {
+    if (lengths.data[b] < 0 || lengths.data[b] > steps) throw KernelError("sequence length outside [0, steps]");
+  }
+}
+
 OpSettings::OpSettings(const ort::Api& api, const ort::KernelInfo* info) : api(api) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   clip = {attribute(api, info, "low", -kInfinity), attribute(api, info, "high", kInfinity)};

@@ -56,6 +56,9 @@ ConvShape conv_shape(const ort::Api& api, const ort::KernelInfo* info);
 // The bias of an operator with this many output rows, or null.
 const float* bias_of(const Tensor<float>& bias, std::size_t rows);
 
+// Throws if there is not one sequence length in [0, steps] per sample.
+void check_lengths(const Tensor<std::int32_t>& lengths, std::int64_t steps, std::int64_t batch);
+
 // The attributes that all operators have: the limits of the output, its activation, and the number of threads.
 struct OpSettings {
   ort::Api api;

@@ -9,6 +9,8 @@ ort::CustomOp conv_op();
 ort::CustomOp depthwise_op();
 ort::CustomOp gru_op();
 ort::CustomOp layer_norm_op();
+ort::CustomOp lstm_op();
 ort::CustomOp matmul_op();
+ort::CustomOp rnn_op();
 
 }  // namespace rigl

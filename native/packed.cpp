@@ -61,4 +61,17 @@ std::string read_packed(const void* bytes, std::size_t size, SparseMatrix* out) 
                           : read_rows<std::uint32_t>(from + kHeader, indices, out);
 }
 
+SparseMatrix rows_of(const SparseMatrix& matrix, std::size_t begin, std::size_t end) {
+  SparseMatrix part;
+  part.rows = static_cast<std::uint32_t>(end - begin);
+  part.columns = matrix.columns;
+  const std::size_t first = matrix.row_ptr[begin], last = matrix.row_ptr[end];
+  for (std::size_t row = begin; row <= end; ++row) part.row_ptr.push_back(matrix.row_ptr[row] - first);
+  part.col_idx.assign(matrix.col_idx.begin() + static_cast<std::ptrdiff_t>(first),
+                      matrix.col_idx.begin() + static_cast<std::ptrdiff_t>(last));
+  part.values.assign(matrix.values.begin() + static_cast<std::ptrdiff_t>(first),
+                     matrix.values.begin() + static_cast<std::ptrdiff_t>(last));
+  return part;
+}
+
 }  // namespace rigl

@@ -23,4 +23,7 @@ struct SparseMatrix {
 // Parse any bytes. Returns a message that says what is invalid, or an empty string and the matrix.
 std::string read_packed(const void* bytes, std::size_t size, SparseMatrix* out);
 
+// Some of the rows.
+SparseMatrix rows_of(const SparseMatrix& matrix, std::size_t begin, std::size_t end);
+
 }  // namespace rigl

@@ -11,21 +11,21 @@ from rigl_compress.runtime.onnx_graph import Graph, attributes, float_constant, 
 
 Array = NDArray[Any]
 # Per direction: whether it runs from the last step to the first.
-_BACKWARD = {b"forward": [0], b"reverse": [1], b"bidirectional": [0, 1]}
+BACKWARD = {b"forward": [0], b"reverse": [1], b"bidirectional": [0, 1]}
 _GATES = [b"Sigmoid", b"Tanh"]
 
 
 def name_states(model: onnx.ModelProto) -> None:
-    """Name the unnamed first output of GRU nodes of which only the last state is used: layers are identified by it."""
+    """Name the unnamed first output of recurrent nodes of which only the last state is used: it identifies layers."""
     for node in model.graph.node:
-        if is_standard(node, "GRU") and len(node.output) > 1 and not node.output[0]:
-            node.output[0] = f"{node.output[1]}/states"
+        if is_standard(node, "GRU", "LSTM", "RNN") and len(node.output) > 1 and not node.output[0]:
+            node.output[0] = f"{next(filter(None, node.output), node.name)}/states"
 
 
 def match_gru(graph: Graph, node: onnx.NodeProto) -> Layer | None:
     """Match a GRU with constant weights and the default activations, unidirectional or bidirectional."""
     settings = attributes(node)
-    backward = _BACKWARD.get(settings.get("direction", b"forward"), [])
+    backward = BACKWARD.get(settings.get("direction", b"forward"), [])
     parts = _parts(graph, node, len(backward))
     plain = "clip" not in settings and settings.get("layout", 0) == 0 and bool(node.output[0])
     if parts is None or not plain or settings.get("activations", _GATES * len(backward)) != _GATES * len(backward):
@@ -36,9 +36,9 @@ def match_gru(graph: Graph, node: onnx.NodeProto) -> Layer | None:
     reset_after = int(settings.get("linear_before_reset", 0) != 0)
     first, second = _biases(biases, bool(reset_after))
     name = f"{node.output[0]}/inputs"
-    projection = Layer("SparseMatMul", (), node.input[0], _rows(inputs), inputs.size, first, name=name)
+    projection = Layer("SparseMatMul", (), node.input[0], rows_of(inputs), inputs.size, first, name=name)
     return Layer(
-        *("SparseGRU", (node,), name, _rows(states), states.size, second),
+        *("SparseGRU", (node,), name, rows_of(states), states.size, second),
         residual=node.input[5] if has_input(node, 5) else "",
         lengths=node.input[4] if has_input(node, 4) else "",
         settings={"backward": backward, "reset_after": [reset_after]},
@@ -59,7 +59,8 @@ def _parts(graph: Graph, node: onnx.NodeProto, directions: int) -> tuple[Array, 
     return (inputs, states, biases) if fits and biases is not None else None
 
 
-def _rows(weight: Array) -> Array:
+def rows_of(weight: Array) -> Array:
+    """Return the weights of all directions as one matrix."""
     return weight.reshape(-1, weight.shape[2])
 
 

@@ -39,6 +39,7 @@ class Layer:
     projection: "Layer | None" = None  # of the inputs of a recurrent layer, whose residual is the initial state
     name: str = ""  # of a projection's output
     lengths: str = ""  # sequence lengths of a recurrent layer
+    cell: str = ""  # initial cell of an LSTM
     gathered: int = 0  # inputs that a Gather copies one by one if the layer stays dense
     before: tuple[onnx.NodeProto, ...] = ()  # nodes that compute its input
     after: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # operators, with attributes, that compute its output

@@ -30,6 +30,7 @@ from rigl_compress.runtime.layer_matching import (
     match_norm,
 )
 from rigl_compress.runtime.layer_norm_fusion import fuse_layer_norms
+from rigl_compress.runtime.lstm_matching import match_lstm, match_rnn
 from rigl_compress.runtime.onnx_graph import Array, Graph, outputs_of
 from rigl_compress.runtime.other_forms import OTHERS, in_any_form, match_conv_transpose, match_einsum
 from rigl_compress.runtime.packed_weights import pack_matrix
@@ -38,6 +39,7 @@ DOMAIN, DOMAIN_VERSION = "rigl_compress", OPERATORS_VERSION
 _FORMS: dict[str, Match] = {
     **{"Conv": match_conv, "Gemm": match_gemm, "MatMul": match_matmul, "GRU": match_gru},
     **{"ConvTranspose": match_conv_transpose, "Einsum": match_einsum},
+    **{"LSTM": match_lstm, "RNN": match_rnn},
     "BatchNormalization": match_norm,
 }
 MATCHERS = {name: in_any_form(match, *OTHERS.get(name, ())) for name, match in _FORMS.items()}
@@ -119,8 +121,9 @@ def _nodes(layer: Layer, graph: Graph, is_faster: IsFaster, settings: tuple[set[
     node = _node(layer, *settings)
     if layer.projection is None:
         return [*layer.before, node, *_after(layer)]
-    gru = layer.nodes[0]
-    node.output.append(gru.output[1] if len(gru.output) > 1 and gru.output[1] else f"{layer.output}/last")
+    given = [*layer.nodes[0].output, "", ""]
+    kinds = ("last", "cell") if layer.operator == "SparseLSTM" else ("last",)
+    node.output.extend(given[place] or f"{layer.output}/{kind}" for place, kind in enumerate(kinds, 1))
     if is_faster(layer.projection, graph):
         return [_node(layer.projection, *settings), node]
     name = layer.projection.output
@@ -143,7 +146,7 @@ def _dense(layer: Layer) -> onnx.TensorProto:
 
 def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
     bias = "" if layer.bias is None else f"{layer.output}/bias"
-    inputs = [layer.x, f"{layer.output}/packed", bias, layer.residual, layer.lengths]
+    inputs = [layer.x, f"{layer.output}/packed", bias, layer.residual, layer.lengths, layer.cell]
     while not inputs[-1]:
         inputs.pop()
     low, high = layer.limits

@@ -1,21 +1,17 @@
-"""The tensor table of an ONNX file, including files with sparse operators, whose rows name the operator."""
+"""The rows of packed weights in the tensor table of an ONNX file, with their names and shapes in the source."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import onnx
 
 from rigl_compress.exporters.bounded_tensors import array_of
-from rigl_compress.exporters.onnx_export import ExportedModel, describe
-from rigl_compress.exporters.onnx_file import load_model
 from rigl_compress.exporters.sparsify import metadata_of
 from rigl_compress.exporters.tensor_table import TensorRow
 from rigl_compress.runtime.layer_matching import Layer
 from rigl_compress.runtime.packed_weights import size_of
-from rigl_compress.runtime.rewrite import DOMAIN, sparse_outputs
+from rigl_compress.runtime.rewrite import DOMAIN
 
 LAYERS = "layers"  # metadata key of the packed weights
 
@@ -39,18 +35,6 @@ def _shape(layer: Layer) -> list[int]:
     kernel = layer.settings.get("kernel_shape", [])
     rows = len(layer.matrix)
     return [rows, layer.weights // rows // prod(kernel), *kernel]
-
-
-def read_contents(path: Path) -> ExportedModel:
-    """Return the contents of an ONNX file; packed weights have their names in the source, and their operators."""
-    model = load_model(path)
-    found = describe(path, model)
-    if not sparse_outputs(model):
-        return found
-    packed = dict(packed_rows(model))
-    rows = sorted((packed.get(row.name, row) for row in found.tensors), key=lambda row: -row.total)
-    facts = {key: value for key, value in found.metadata.items() if key != LAYERS}
-    return replace(found, tensors=tuple(rows), metadata=facts)
 
 
 def packed_rows(model: onnx.ModelProto) -> Iterator[tuple[str, TensorRow]]:

@@ -18,10 +18,11 @@ from rigl_compress.exporters.reference_outputs import ReferenceRun, random_refer
 from rigl_compress.exporters.sparsify import metadata_of, write_metadata
 from rigl_compress.exporters.value_precision import VALUES
 from rigl_compress.runtime.cost_model import profitable_layers, runs_faster
+from rigl_compress.runtime.file_contents import read_contents
 from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.rewrite import DOMAIN, DOMAIN_VERSION, Rewritten, rewrite, sparse_outputs
 from rigl_compress.runtime.session_options import register
-from rigl_compress.runtime.sparse_layer_table import LAYERS, layer_metadata, read_contents
+from rigl_compress.runtime.sparse_layer_table import LAYERS, layer_metadata
 
 TARGET = "sparse-runtime"
 # Metadata of an earlier export that does not describe the packed weights.

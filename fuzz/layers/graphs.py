@@ -20,7 +20,7 @@ ACTIVATIONS = ("sigmoid", "tanh", "silu", "hard-swish", "gelu")
 
 def draw(rng: np.random.Generator) -> Spec:
     """Draw a graph and the shapes with which it is run."""
-    kind = str(rng.choice([*KINDS], p=[0.25, 0.15, 0.2, 0.1, 0.15, 0.15]))
+    kind = str(rng.choice([*KINDS], p=[0.25, 0.15, 0.2, 0.1, 0.15, 0.1, 0.05]))
     shared = {"kind": kind, "seed": int(rng.integers(2**31)), "threads": int(rng.integers(1, 3))}
     shared |= {"density": float(rng.choice([0.0, 0.05, 0.3, 0.7, 1.0])), "callers": int(rng.choice([1, 1, 1, 3]))}
     spec = {**shared, **KINDS[kind][0](rng)}
@@ -89,6 +89,11 @@ def _draw_gru(rng: np.random.Generator) -> Spec:
     return {**flags, **sizes, "direction": str(rng.choice(["forward", "reverse", "bidirectional"]))}
 
 
+def _draw_lstm(rng: np.random.Generator) -> Spec:
+    flags = {name: _flag(rng) for name in ("bias", "initial", "cell", "lengths", "last")}
+    return {**_draw_gru(rng), **flags, "form": str(rng.choice(["LSTM", "LSTM", "RNN"]))}
+
+
 def _draw_image(rng: np.random.Generator) -> list[int]:
     """Batch, height and width: often a pixel or two, sometimes none."""
     largest = int(rng.choice([2, 4, 12, 30]))
@@ -111,6 +116,7 @@ KINDS: dict[str, tuple[Callable[..., Spec], Callable[..., list[int]]]] = {
     "products": (_draw_products, _draw_batch),
     "residual": (_draw_residual, _draw_image),
     "gru": (_draw_gru, _draw_sequence),
+    "lstm": (_draw_lstm, _draw_sequence),
     "norms": (_draw_norms, _draw_batch),
 }
 
@@ -167,7 +173,7 @@ class _Model:
 def build(spec: Spec) -> ModelProto:
     """Return the model of a description."""
     makers = {"conv": _conv, "depthwise": _depthwise, "products": _products, "residual": _residual, "gru": _gru}
-    makers["norms"] = _norms
+    makers |= {"lstm": _lstm, "norms": _norms}
     return makers[spec["kind"]](spec)
 
 
@@ -257,6 +263,20 @@ def _gru(spec: Spec) -> ModelProto:
     return model.done(model.add("GRU", *given, outputs=["", "z"] if spec["last"] else ["z"], **settings), inputs)
 
 
+def _lstm(spec: Spec) -> ModelProto:
+    model, size, gates = _Model(spec), spec["size"], 4 if spec["form"] == "LSTM" else 1
+    ways = 2 if spec["direction"] == "bidirectional" else 1
+    weights = [model.weight(ways, gates * size, columns) for columns in (spec["inputs"], size)]
+    bias = model.weight(ways, 2 * gates * size, dense=True) if spec["bias"] else ""
+    states = [name for name in ("initial", "cell") if spec[name] and (name == "initial" or gates == 4)]
+    inputs = {"x": (FLOAT, ["t", "n", spec["inputs"]]), **{name: (FLOAT, [ways, "n", size]) for name in states}}
+    inputs |= {"lengths": (TensorProto.INT32, ["n"])} if spec["lengths"] else {}
+    given = ["x", *weights, bias, *(name if name in inputs else "" for name in ("lengths", "initial", "cell"))]
+    settings = {"direction": spec["direction"], "hidden_size": size}
+    outputs = ["", "z"] if spec["last"] else ["z"]
+    return model.done(model.add(spec["form"], *given[: 7 if gates == 4 else 6], outputs=outputs, **settings), inputs)
+
+
 def feeds(spec: Spec, number: int) -> dict[str, Array]:
     """Return the inputs of one run."""
     rng, run = np.random.default_rng([spec["seed"], number]), spec["runs"][number]
@@ -269,10 +289,11 @@ def feeds(spec: Spec, number: int) -> dict[str, Array]:
     if spec["kind"] == "products":
         steps = [run[1]] if spec["rank"] == 3 else []
         return {"x": floats(run[0], *steps, spec["sizes"][0])}
-    if spec["kind"] != "gru":
+    if spec["kind"] not in ("gru", "lstm"):
         channels = spec["channels"] if spec["kind"] == "residual" else spec["inputs"]
         return {"x": floats(run[0], channels, *run[1:][-spec.get("axes", 2) :])}
     ways = 2 if spec["direction"] == "bidirectional" else 1
     found = {"x": floats(run[1], run[0], spec["inputs"])}
     found |= {"lengths": rng.integers(0, run[1] + 1, run[0]).astype(np.int32)} if spec["lengths"] else {}
-    return found | ({"initial": floats(ways, run[0], spec["size"])} if spec["initial"] else {})
+    names = [name for name in ("initial", "cell") if spec.get(name) and (name == "initial" or spec["form"] == "LSTM")]
+    return found | {name: floats(ways, run[0], spec["size"]) for name in names}

@@ -7,6 +7,7 @@
 
 #include "../../native/depthwise.h"
 #include "../../native/gru.h"
+#include "../../native/lstm.h"
 #include "../../native/matmul.h"
 #include "harness.h"
 
@@ -95,6 +96,25 @@ void states(const rigl::KernelTable& table, std::int32_t reset_after) {
   });
 }
 
+void cells(const rigl::KernelTable& table, std::int32_t gates) {
+  Integers integers(4);
+  rigl::LstmShape shape;
+  shape.directions = 2;
+  shape.backward[1] = 1;
+  shape.gates = gates;
+  const std::size_t pitch = static_cast<std::size_t>(gates) * 20;
+  rigl::SparseLstm lstm(sparse_matrix(&integers, static_cast<std::uint32_t>(2 * pitch), 20, 30), shape, table);
+  from_all("cell", [&](int round, const rigl::Threads& threads) {
+    const std::size_t batch = static_cast<std::size_t>(1 + round % 4), steps = 3, last = 2 * batch * 20;
+    const std::vector<float> x = Integers(static_cast<std::uint32_t>(round)).numbers(steps * batch * 2 * pitch);
+    std::vector<float> y((steps + 2) * last);
+    float* end = y.data() + steps * last;
+    lstm.run({x.data(), steps, batch, nullptr, nullptr, nullptr, y.data(), end, gates == 4 ? end + last : nullptr},
+             threads);
+    return y;
+  });
+}
+
 }  // namespace
 
 int main() {
@@ -107,6 +127,8 @@ int main() {
     }
     states(table, 0);
     states(table, 1);
+    cells(table, 1);
+    cells(table, 4);
     std::printf("%s kernels: %d callers at once, no differences\n", table.name, kCallers);
   }
   return 0;

@@ -26,7 +26,7 @@ def consume(data: bytes, folder: Path) -> None:
 
 def _inspect(path: Path) -> None:
     from rigl_compress.cli import _render
-    from rigl_compress.runtime.sparse_layer_table import read_contents
+    from rigl_compress.runtime.file_contents import read_contents
 
     found = read_contents(path)
     _render.exported(found)

@@ -25,7 +25,7 @@ def _run(path: Path) -> None:
 
 def _inspect(path: Path) -> None:
     from rigl_compress.cli import _render
-    from rigl_compress.runtime.sparse_layer_table import read_contents
+    from rigl_compress.runtime.file_contents import read_contents
 
     _render.exported(read_contents(path))
 

@@ -16,7 +16,7 @@ from rigl_compress.exporters.bounded_tensors import LIMIT, array_of, bytes_for, 
 from rigl_compress.exporters.onnx_file import load_bytes, load_model
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import sparsify
-from rigl_compress.runtime.sparse_layer_table import read_contents
+from rigl_compress.runtime.file_contents import read_contents
 
 EVERY_TYPE = [each for each in TensorProto.DataType.values() if each != TensorProto.UNDEFINED]
 

@@ -16,8 +16,8 @@ from rigl_compress.exporters.external_data import ExternalDataError
 from rigl_compress.exporters.onnx_export import reencode
 from rigl_compress.exporters.onnx_file import load_model
 from rigl_compress.pipeline.bench.stage import _loaded
+from rigl_compress.runtime.file_contents import read_contents
 from rigl_compress.runtime.session import InferenceSession
-from rigl_compress.runtime.sparse_layer_table import read_contents
 
 SECRET = b"\0" * 80  # as long as the tensor that asks for it
 WEIGHT = np.zeros((4, 5), dtype=np.float32)

@@ -13,10 +13,10 @@ from onnx_graphs import model, node
 from rigl_compress.exporters.verify import largest_difference
 from rigl_compress.runtime import sparse_runtime_export as export
 from rigl_compress.runtime.cost_model import runs_faster
+from rigl_compress.runtime.file_contents import read_contents
 from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.rewrite import rewrite
 from rigl_compress.runtime.session import InferenceSession
-from rigl_compress.runtime.sparse_layer_table import read_contents
 from rigl_compress.runtime.sparse_runtime_export import export_sparse_runtime
 
 pytestmark = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rigl_compress.runtime import kernels, norm_kernel
+from rigl_compress.runtime import kernels, lstm_kernel, norm_kernel
 from rigl_compress.runtime.cost_model import COSTS
 
 ROOT = Path(__file__).parents[2]
@@ -25,9 +25,13 @@ def checked_layouts() -> dict[str, tuple[int, dict[str, int]]]:
     return {name: (size, {f: int(at) for of, f, at in offsets if of == name}) for name, size in sizes.items()}
 
 
-@pytest.mark.parametrize("name", ["MatMulCall", "ConvCall", "GruShape", "GruCall", "LayerNormCall"])
+STRUCTS = ("MatMulCall", "ConvCall", "GruShape", "GruCall", "LayerNormCall", "LstmShape", "LstmCall")
+
+
+@pytest.mark.parametrize("name", STRUCTS)
 def test_structs_have_the_layout_that_c_plus_plus_checks(name: str) -> None:
-    struct: type[ctypes.Structure] = getattr(kernels, f"_{name}", None) or getattr(norm_kernel, f"_{name}")
+    homes = (kernels, norm_kernel, lstm_kernel)
+    struct: type[ctypes.Structure] = next(vars(each)[f"_{name}"] for each in homes if f"_{name}" in vars(each))
     size, offsets = checked_layouts()[name]
     assert ctypes.sizeof(struct) == size
     for field, *_ in struct._fields_:

@@ -25,9 +25,9 @@ from rigl_compress.exporters.verify import VerificationError, largest_difference
 from rigl_compress.pipeline.bench.bench_sources import Source
 from rigl_compress.pipeline.bench.stage import BenchConfig, bench
 from rigl_compress.runtime import sparse_runtime_export as module
+from rigl_compress.runtime.file_contents import read_contents
 from rigl_compress.runtime.kernel_library import OPERATORS_VERSION, unavailable_reason
 from rigl_compress.runtime.session import InferenceSession
-from rigl_compress.runtime.sparse_layer_table import read_contents
 from rigl_compress.runtime.sparse_runtime_export import export_sparse_runtime
 
 needs_kernels = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
