@@ -7,7 +7,7 @@ on views that both see. To choose settings without the test set: --holdout 150. 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from math import cos, log, pi
@@ -17,13 +17,13 @@ from typing import Any
 
 import click
 import torch
-from memory_reuse import reuse_memory
 from onnx_files import write_files
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 import rigl_compress as rc
+from rigl_compress.core.memory_reuse import reuse_memory
 from rigl_compress.data.load_dataset import load_dataset
 
 # The places of Imagenette's classes among ImageNet's thousand, in the order of their WordNet numbers.
@@ -258,7 +258,7 @@ class Finetuning:
 
 
 @torch.no_grad()
-def error(model: nn.Module, photographs: Photographs) -> float:
+def error(model: Callable[[Tensor], Tensor], photographs: Photographs) -> float:
     """Return the error in per cent."""
     answers = torch.cat([model(each).argmax(1) for each in photographs.batches()])
     return 100 * float((answers != photographs.labels).double().mean())
@@ -286,6 +286,32 @@ def finetune(settings: Settings, train: Photographs, held_out: Photographs | Non
     return run.average
 
 
+def write_and_test(output: Path, train: Photographs, test: Photographs) -> None:
+    """Write ONNX files of the dense network and of all that were trained, and test them in ONNX Runtime."""
+    networks = {"dense": trained()}
+    for folder in sorted(output.glob("sparsity=*")):
+        networks[f"sparse-{folder.name.removeprefix('sparsity=0.')}"] = model = trained()
+        model.load_state_dict(load_file(folder / "model.safetensors"))
+    for file in write_files(networks, {"input": train.batches(1)}, output):
+        click.echo(f"{file.name}: {file.stat().st_size:,} bytes, error {error(Opened(file), test):.2f} %")
+
+
+class Opened:
+    """A file in ONNX Runtime, called like a network."""
+
+    def __init__(self, file: Path) -> None:
+        import onnxruntime
+
+        self._session = onnxruntime.InferenceSession(str(file))
+        self._name = self._session.get_inputs()[0].name
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Run one image after the other."""
+        return torch.cat(
+            [torch.from_numpy(self._session.run(None, {self._name: each.numpy()})[0]) for each in images.split(1)]
+        )
+
+
 @click.command(help=__doc__)
 @click.argument("photographs", type=click.Path(exists=True, path_type=Path))
 @click.option("--sparsity", type=float, multiple=True, default=(0.8, 0.9), show_default=True)
@@ -297,23 +323,29 @@ def finetune(settings: Settings, train: Photographs, held_out: Photographs | Non
 @click.option("--seed", default=0, show_default=True)
 @click.option("--threads", default=1, show_default=True)
 @click.option("--holdout", default=0, help="Test on so many training photographs.")
-@click.option(
-    "--files/--no-files", default=True, help="Write ONNX files, dense, int8 and sparse, for `rigl-compress bench`."
-)
+@click.option("--files/--no-files", default=True, help="Write ONNX files, dense, int8 and sparse, at the end.")
+@click.option("--train/--no-train", "trains", default=True, help="Or only write the files of networks trained before.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("runs/finetune-photographs"))
 def main(
-    photographs: Path, sparsity: Sequence[float], threads: int, holdout: int, files: bool, output: Path, **chosen: Any
+    photographs: Path,
+    sparsity: Sequence[float],
+    threads: int,
+    holdout: int,
+    files: bool,
+    trains: bool,
+    output: Path,
+    **chosen: Any,
 ) -> None:
     torch.set_num_threads(threads)
     reuse_memory()
     data = load_dataset("image-folder", photographs, options=NO_CHANGE)
     data = data.hold_out(holdout) if holdout else data
     train, test = Photographs.of(data.train), Photographs.of(data.test)
-    networks, dense = {"dense": trained()}, error(trained(), test)
+    dense = error(trained(), test)
     click.echo(
         f"{len(train.labels)} photographs to train on, {len(test.labels)} to test on; dense: error {dense:.2f} %"
     )
-    for each in sparsity:
+    for each in sparsity if trains else ():
         folder = output / f"sparsity={each}"
         model = finetune(Settings(each, **chosen), train, test if holdout else None, folder)
         found = {
@@ -323,14 +355,13 @@ def main(
         }
         found |= {"real_sparsity": real_sparsity(model), "photographs": len(test.labels)}
         (folder / "result.json").write_text(json.dumps(found, indent=1))
-        networks[f"sparse-{each:.0%}".rstrip("%")] = model
         click.echo(
             f"{each:.0%}: error {found['error']:.2f} %, dense {dense:.2f} %; {found['real_sparsity']:.2%} of "
             f"{sum(counted(model).values()):,} weights are zero; {found['minutes']:.1f} minutes, of CPU "
             f"{found['cpu_minutes']:.1f}"
         )
     if files:
-        write_files(networks, {"input": train.batches(1)}, output)
+        write_and_test(output, train, test)
 
 
 if __name__ == "__main__":

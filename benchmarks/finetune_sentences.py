@@ -21,13 +21,13 @@ from typing import Any
 
 import click
 import torch
-from memory_reuse import reuse_memory
 from onnx_files import write_files
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import rigl_compress as rc
+from rigl_compress.core.memory_reuse import reuse_memory
 
 SHORTEST, LONGEST = 8, 64  # tokens of a sentence
 HELD_OUT = 10  # books
@@ -168,7 +168,7 @@ def finetune(model: SentenceEncoder, settings: Settings, train: Iterator[Batch],
     sparse = rc.Sparsifier(
         model, optimizer, settings.config, total_steps=settings.steps, seed=settings.seed, topology=topology
     )
-    report(-1, float("nan"), sparse)
+    report(0, None, sparse)
     for step, batch in zip(range(settings.steps), train, strict=False):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             embeddings = model(batch.input_ids, batch.attention_mask)
@@ -179,7 +179,7 @@ def finetune(model: SentenceEncoder, settings: Settings, train: Iterator[Batch],
             optimizer.step()
         optimizer.zero_grad()
         rate.step()
-        report(step, loss.item(), sparse)
+        report(step + 1, loss.item(), sparse)
     return sparse
 
 
@@ -226,12 +226,12 @@ def main(texts: Path, threads: int, final: bool, output: Path, **chosen: Any) ->
     )
     began, cpu = perf_counter(), process_time()
 
-    def report(step: int, loss: float, sparse: rc.Sparsifier) -> None:
-        if step % 100 == 99 or step in (-1, settings.steps - 1):
-            shown = f", cosine {similarity(model, teacher, test)['mean']:.4f}" if step % 250 == 249 else ""
-            click.echo(
-                f"step {step + 1}: loss {loss:.4f}, sparsity {sparse.sparsity:.3f}{shown}, {process_time() - cpu:.0f} s"
-            )
+    def report(step: int, loss: float | None, sparse: rc.Sparsifier) -> None:
+        if step % 100 == 0 or step == settings.steps:
+            shown = f"sparsity {sparse.sparsity:.3f}, {process_time() - cpu:.0f} s of CPU"
+            shown = shown if loss is None else f"loss {loss:.4f}, {shown}"
+            found = f", cosine {similarity(model, teacher, test)['mean']:.4f}" if step % 500 == 0 else ""
+            click.echo(f"step {step}: {shown}{found}")
 
     sparse = finetune(model, settings, endless(train, settings.seed), report)
     found = {"settings": chosen, **similarity(model, teacher, test), "sparsity": sparse.sparsity}

@@ -34,6 +34,7 @@ def command(
       rigl-compress train --resume runs/mnist
     """
     from rigl_compress.cli import _render
+    from rigl_compress.core.memory_reuse import reuse_memory
     from rigl_compress.pipeline.train.recipe_check import check_recipe
     from rigl_compress.pipeline.train.stage import RunEnvironment, train
     from rigl_compress.pipeline.workspace import Run
@@ -48,6 +49,7 @@ def command(
         check_recipe(loaded, RunEnvironment(training.device, training.data_dir, log=_render.note))
         _render.planned(loaded, folder, as_json=training.as_json)
         return
+    reuse_memory()
     with _render.training(f"{loaded.name}, seed {loaded.seed}") as listener:
         run_environment = RunEnvironment(training.device, training.data_dir, listener, _render.note, loggers=loggers)
         train(loaded, folder, run_environment, resume=resume is not None, overwrite=force)

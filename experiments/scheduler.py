@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from rigl_compress.core.folder_lock import LOCK
+from rigl_compress.core.memory_reuse import reuse_memory
 from rigl_compress.core.parent_process import end_with_parent
 from rigl_compress.experiments.trials import Trial
 from rigl_compress.pipeline.metrics import metric_of
@@ -133,6 +134,7 @@ def _start(trial: Trial, work: Work) -> tuple[Connection, tuple[Trial, Any]]:
 def _run_trial(trial: Trial, work: Work, connection: Connection) -> None:
     """Run a trial in this process and send progress and outcome; a parent that no longer receives is no error."""
     end_with_parent()
+    reuse_memory()
     last = 0.0
 
     def report(progress: Progress) -> None:
