@@ -118,22 +118,29 @@ class SparseModule(nn.Module):
 class SparseLinear(SparseModule, nn.Linear):  # type: ignore[misc]
     """A linear layer of active connections."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Tensor) -> Tensor:
         """Return the product with the last dimension of the input."""
-        flat = _in_float32(x).reshape(-1, x.shape[-1])
+        return _uncompiled(self, x) if torch.compiler.is_compiling() else self.compute(x)
+
+    def compute(self, x: Tensor) -> Tensor:
+        """Return the product with the last dimension of the input."""
+        flat = _in_float32(x)
+        flat = flat if x.dim() == 2 else flat.reshape(-1, x.shape[-1])
         if x.shape[-1] != self.in_features:
             raise InputError(f"the input has {x.shape[-1]} features, the layer takes {self.in_features}")
-        y = self.product(batch_innermost(flat).view(self.in_features, 1, 1, -1))
-        return y.view(self.out_features, -1).t().reshape(*x.shape[:-1], self.out_features)
+        y = self.product(batch_innermost(flat)).t()
+        return y if x.dim() == 2 else y.reshape(*x.shape[:-1], self.out_features)
 
 
 class SparseConv2d(SparseModule, nn.Conv2d):
     """A convolution of active connections. Its output has the batch innermost in memory."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of images [batch, channels, height, width], or of one without a batch."""
+        return _uncompiled(self, input) if torch.compiler.is_compiling() else self.compute(input)
+
+    def compute(self, input: Tensor) -> Tensor:
+        """Return the convolution."""
         images = input if input.dim() == 4 else input.unsqueeze(0)
         if images.dim() != 4 or images.shape[1] != self.in_channels:
             raise InputError(f"the input has shape {tuple(input.shape)}, expected [batch, {self.in_channels}, …, …]")
@@ -143,6 +150,12 @@ class SparseConv2d(SparseModule, nn.Conv2d):
         x = batch_innermost(_in_float32(images).reshape(batch, -1)).view(channels, height, width, batch)
         y = self.product(x).permute(3, 0, 1, 2)
         return y if input.dim() == 4 else y.squeeze(0)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _uncompiled(layer: "SparseLinear | SparseConv2d", x: Tensor) -> Tensor:
+    """Leave a compiled graph for the kernels."""
+    return layer.compute(x)
 
 
 class _Product(torch.autograd.Function):
@@ -167,7 +180,7 @@ class _Product(torch.autograd.Function):
         dx, dvalues = kernel.backward(x, values, dy, needs_input=needs_input, needs_values=needs_values)
         if needs_values and module.recording:
             module.record(x, dy)
-        return dx, dvalues, dy.flatten(1).sum(1) if needs_bias else None, None
+        return dx, dvalues, dy.sum(tuple(range(1, dy.dim()))) if needs_bias else None, None
 
 
 class _Transposed(torch.autograd.Function):
@@ -186,6 +199,8 @@ def batch_innermost(rows: Tensor) -> Tensor:
     """Return [batch, features] as contiguous [features, batch]: as it is where it has this layout already."""
     if rows.t().is_contiguous():
         return rows.t()
+    if not rows.requires_grad:
+        return transposed(rows.contiguous())
     return _Transposed.apply(rows)  # type: ignore[no-any-return, no-untyped-call]
 
 

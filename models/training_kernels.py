@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
-from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, Structure, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Any
@@ -43,6 +43,20 @@ class _Call(Structure):
         ("dx", c_void_p),
         ("dvalues", c_void_p),
     )
+
+
+class _GrowthBlock(Structure):
+    _fields_ = (
+        ("gradient", c_void_p),
+        ("count", c_size_t),
+        ("start", c_int64),
+        ("kept", c_void_p),
+        ("kept_count", c_size_t),
+    )
+
+
+class _GrowthCandidates(Structure):
+    _fields_ = (("lowest", c_float), ("positions", c_void_p), ("magnitudes", c_void_p))
 
 
 @dataclass(frozen=True)
@@ -87,6 +101,9 @@ def training_library() -> ctypes.CDLL | None:
     for run in (library.rigl_train_forward, library.rigl_train_backward):
         run.argtypes = [c_void_p, POINTER(_Call), c_int, *error]
     library.rigl_train_destroy.argtypes = [c_void_p]
+    library.rigl_train_candidates.restype = c_size_t
+    library.rigl_train_candidates.argtypes = [POINTER(_GrowthBlock), POINTER(_GrowthCandidates), POINTER(c_int)]
+    library.rigl_train_match.argtypes = [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]
     library.rigl_train_transpose.argtypes = [c_void_p, c_size_t, c_size_t, c_void_p]
     return library
 
@@ -94,19 +111,18 @@ def training_library() -> ctypes.CDLL | None:
 class LayerKernel:
     """The kernels of one layer and one topology, from the ascending flat positions of its connections.
 
-    Activations and gradients have the batch innermost: [channels, height, width, batch], contiguous.
+    Activations and gradients have the batch innermost: [channels, height, width, batch], contiguous; or, of a linear
+    layer, [features, batch].
     """
 
     _handle: int | None = None
 
     def __init__(self, shape: LayerShape, positions: Tensor, kernels: str = "") -> None:
-        library = training_library()
-        if library is None:
-            raise InputError("the compiled kernels are missing or do not load: install rigl-compress with a compiler")
+        library = _loaded()
         self._library, self.shape, self.size = library, shape, len(positions)
         numbers = (shape.inputs, shape.outputs, shape.groups)
         pairs = ((c_int64 * 2)(*each) for each in (shape.kernel, shape.stride, shape.padding, shape.dilation))
-        error = ctypes.create_string_buffer(_MESSAGE_SIZE)
+        error = self._error = ctypes.create_string_buffer(_MESSAGE_SIZE)
         places = positions.to(torch.int64).contiguous()
         self._handle = library.rigl_train_create(
             _Shape(*numbers, *pairs), places.data_ptr(), len(places), kernels.encode(), error, len(error)
@@ -127,8 +143,9 @@ class LayerKernel:
 
     def forward(self, x: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
         """Return the output."""
-        _, height, width, batch = x.shape
-        y = torch.empty((self.shape.outputs, *self.shape.output((height, width)), batch))
+        height, width, batch = _image(x)
+        size = (self.shape.outputs, batch) if x.dim() == 2 else (*self._output(height, width), batch)
+        y = torch.empty(size)
         pointers = (x.data_ptr(), values.data_ptr(), None if bias is None else bias.data_ptr(), y.data_ptr())
         self._run(self._library.rigl_train_forward, _Call(height, width, batch, *pointers))
         return y
@@ -137,7 +154,7 @@ class LayerKernel:
         self, x: Tensor, values: Tensor, dy: Tensor, *, needs_input: bool, needs_values: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradients of the input and of the values, where they are needed."""
-        _, height, width, batch = x.shape
+        height, width, batch = _image(x)
         dx = torch.empty(x.shape) if needs_input else None
         dvalues = torch.empty(self.size) if needs_values else None
         results = (None if each is None else each.data_ptr() for each in (dx, dvalues))
@@ -145,10 +162,59 @@ class LayerKernel:
         self._run(self._library.rigl_train_backward, _Call(height, width, batch, *inputs, *results))
         return dx, dvalues
 
+    def _output(self, height: int, width: int) -> tuple[int, int, int]:
+        return (self.shape.outputs, *self.shape.output((height, width)))
+
     def _run(self, function: Callable[..., int], call: _Call) -> None:
-        error = ctypes.create_string_buffer(_MESSAGE_SIZE)
-        if function(self._handle, byref(call), torch.get_num_threads(), error, len(error)):
-            raise RuntimeError(f"sparse kernels: {error.value.decode()}")
+        if function(self._handle, byref(call), torch.get_num_threads(), self._error, _MESSAGE_SIZE):
+            raise RuntimeError(f"sparse kernels: {self._error.value.decode()}")
+
+
+def _image(x: Tensor) -> tuple[int, int, int]:
+    """Return height, width and batch of [channels, height, width, batch], or of the [features, batch] of one pixel."""
+    return (1, 1, x.shape[1]) if x.dim() == 2 else (x.shape[1], x.shape[2], x.shape[3])
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What could grow: magnitudes and flat positions; whether the whole block is finite, and has any value but zero."""
+
+    magnitudes: Tensor
+    positions: Tensor
+    finite: bool
+    nonzero: bool
+
+
+def growth_candidates(gradient: Tensor, start: int, kept: Tensor, lowest: float) -> Candidates:
+    """Return what of a block of a gradient, from a flat position on, exceeds a magnitude and is not kept.
+
+    `kept` are ascending flat positions. A negative `lowest` is exceeded by everything.
+    """
+    flat = gradient.contiguous().view(-1)
+    magnitudes, positions = torch.empty(len(flat)), torch.empty(len(flat), dtype=torch.int64)
+    block = _GrowthBlock(flat.data_ptr(), len(flat), start, kept.data_ptr(), len(kept))
+    room, status = _GrowthCandidates(lowest, positions.data_ptr(), magnitudes.data_ptr()), c_int()
+    count = _loaded().rigl_train_candidates(byref(block), byref(room), byref(status))
+    found = (magnitudes[:count].clone(), positions[:count].clone())
+    return Candidates(*found, finite=bool(status.value & 1), nonzero=bool(status.value & 2))
+
+
+def matched(before: Tensor, now: Tensor) -> Tensor:
+    """Return, for each of the ascending positions `now`, its index in the ascending positions `before`, or -1.
+
+    >>> matched(torch.tensor([2, 5, 7]), torch.tensor([1, 2, 7])).tolist()
+    [-1, 0, 2]
+    """
+    index, (old, new) = torch.empty(len(now), dtype=torch.int64), (each.contiguous() for each in (before, now))
+    _loaded().rigl_train_match(old.data_ptr(), len(old), new.data_ptr(), len(new), index.data_ptr())
+    return index
+
+
+def _loaded() -> ctypes.CDLL:
+    library = training_library()
+    if library is None:
+        raise InputError("the compiled kernels are missing or do not load: install rigl-compress with a compiler")
+    return library
 
 
 def transposed(matrix: Tensor) -> Tensor:

@@ -10,6 +10,7 @@
 
 #include "cpu.h"
 #include "export.h"
+#include "train_growth.h"
 #include "train_layer.h"
 
 namespace {
@@ -102,4 +103,17 @@ RIGL_EXPORT void rigl_train_destroy(void* handle) { delete static_cast<TrainLaye
 // to[c][r] = from[r][c]
 RIGL_EXPORT void rigl_train_transpose(const float* from, std::size_t rows, std::size_t columns, float* to) {
   kernels().transpose(from, columns, rows, columns, to, rows);
+}
+
+// Returns how many candidates there are; `status` gets 1 if the block is finite, and 2 if it has any value but zero.
+RIGL_EXPORT std::size_t rigl_train_candidates(const GrowthBlock* block, const GrowthCandidates* candidates,
+                                              int* status) {
+  const GrowthResult result = find_candidates(*block, *candidates);
+  *status = (result.finite ? 1 : 0) + (result.nonzero ? 2 : 0);
+  return result.count;
+}
+
+RIGL_EXPORT void rigl_train_match(const std::int64_t* before, std::size_t before_count, const std::int64_t* now,
+                                  std::size_t now_count, std::int64_t* index) {
+  match_positions(before, before_count, now, now_count, index);
 }

@@ -25,6 +25,17 @@ std::uint32_t block_sources(const Pass& pass, std::size_t links) {
       std::clamp<double>(sources, 1.0, static_cast<double>(std::max<std::size_t>(most, 1))));
 }
 
+// Sort indices by a key below `keys`; equal ones keep their order.
+template <class Key>
+std::vector<std::uint32_t> sorted_by(const std::vector<std::uint32_t>& indices, std::size_t keys, const Key& key) {
+  std::vector<std::size_t> next(keys + 1, 0);
+  for (const std::uint32_t i : indices) ++next[key(i) + 1];
+  for (std::size_t k = 0; k < keys; ++k) next[k + 1] += next[k];
+  std::vector<std::uint32_t> sorted(indices.size());
+  for (const std::uint32_t i : indices) sorted[next[key(i)]++] = i;
+  return sorted;
+}
+
 // All rows are in the first and the last block of a group: those begin and end their sums.
 void add_block(PassGroup* group, std::uint32_t first_source, bool every_row, const std::vector<std::uint32_t>& counts,
                std::size_t* value) {
@@ -69,13 +80,14 @@ Pass plan_pass(std::uint32_t rows, std::uint32_t sources, Window window, const s
   pass.window = std::move(window);
   const std::uint32_t step = block_sources(pass, links.size());
   const std::uint32_t group_rows = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(kGroupBytes / kTileBytes));
-  pass.order.resize(links.size());
-  std::iota(pass.order.begin(), pass.order.end(), 0u);
-  const auto key = [&](std::uint32_t i) {
-    return std::make_pair(std::make_pair(links[i].row / group_rows, links[i].source / step), links[i].row);
-  };
-  std::stable_sort(pass.order.begin(), pass.order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
+  const std::uint32_t steps = (std::max(sources, 1u) + step - 1) / step;
+  const std::uint32_t groups = (std::max(rows, 1u) + group_rows - 1) / group_rows;
+  std::vector<std::uint32_t> every(links.size());
+  std::iota(every.begin(), every.end(), 0u);
+  every = sorted_by(every, rows, [&](std::uint32_t i) { return links[i].row; });
+  pass.order = sorted_by(every, static_cast<std::size_t>(groups) * steps, [&](std::uint32_t i) {
+    return static_cast<std::size_t>(links[i].row / group_rows) * steps + links[i].source / step;
+  });
   pass.links.reserve(links.size());
   for (const std::uint32_t i : pass.order) pass.links.push_back(links[i]);
   std::size_t value = 0;

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from rigl_compress.core.tensor_blocks import mask_in_place
+from rigl_compress.models.training_kernels import matched
 from rigl_compress.sparsity.connection_scores import gradient
 from rigl_compress.sparsity.layer_state import Layer, LayerView
 from rigl_compress.sparsity.masked_layers import MaskedLayers
 from rigl_compress.sparsity.rewire import mask_of
+from rigl_compress.sparsity.sparse_growth import choose_moves
 from rigl_compress.sparsity.sparse_layer import SparseLayer
-from rigl_compress.sparsity.topology_update import Rewiring, choose, choose_positions
+from rigl_compress.sparsity.topology_update import Rewiring, choose
 from rigl_compress.sparsity.weight_updater import WeightUpdater
 
 
@@ -84,13 +86,14 @@ class Connections(WeightUpdater):
 
     def _update_sparse(self, layer: SparseLayer, step: int, keep: int, new: int) -> Tensor:
         """Drop and grow connections of a sparse layer: their optimizer state moves along."""
-        view, before = self._masked.view(layer, step), layer.positions
-        found = choose_positions(self._masked.method, view, before, keep, new)
-        self.applied.append(torch.tensor(found is not None))
-        if found is None:
+        moves = choose_moves(self._masked.method, layer.sparse_view(self._masked.seed, step), keep, new)
+        self.applied.append(torch.tensor(moves is not None))
+        if moves is None:
             return torch.tensor(0)
-        layer.move(*found, [layer.parameter.data, *self._masked.optimizer_state(layer)])
-        return (~torch.isin(before, layer.positions)).sum()
+        stayed = (matched(layer.positions, moves.positions) >= 0).sum()
+        before = layer.active
+        layer.move(moves.positions, moves.origins, [layer.parameter.data, *self._masked.optimizer_state(layer)])
+        return before - stayed
 
     def _reset(self, layer: Layer, view: LayerView, rewiring: Rewiring) -> None:
         """Zero the weights and the optimizer state of all connections that were dropped or are new."""

@@ -12,6 +12,7 @@ from rigl_compress.core.random_generators import generator
 from rigl_compress.core.tensor_blocks import any_outside
 from rigl_compress.models.sparse_modules import SparseModule, Wiring, make_dense
 from rigl_compress.models.sparse_parameters import Part
+from rigl_compress.models.training_kernels import matched
 from rigl_compress.sparsity.layer_state import Layer, LayerView
 from rigl_compress.sparsity.product_gradient import gradient_of_rows
 
@@ -79,40 +80,44 @@ class SparseLayer(Layer):
             )
 
     def view(self, options: Mapping[str, float], seed: int, step: int, learning_rate: float = 0.0) -> LayerView:
-        """Return what scores are functions of, with the random numbers of a step."""
-        del learning_rate
-        random = generator(seed, step, self.name)
-        return SparseLayerView(self, options, random, (0, self.size))
+        """Return what scores are functions of, with the random numbers of a step; methods with options stay masked."""
+        del options, learning_rate
+        return self.sparse_view(seed, step)
+
+    def sparse_view(self, seed: int, step: int) -> "SparseLayerView":
+        """Return the view of all connections, with the random numbers of a step."""
+        return SparseLayerView(self, {}, generator(seed, step, self.name), (0, self.size))
 
     @torch.no_grad()
     def activate(self, positions: Tensor) -> None:
         """Make the connections at these positions active: their values are those that were loaded, or zero if new."""
         loaded, self.module.loaded = self.module.loaded, None
+        now = positions.sort().values
         if loaded is None:
-            self.move(positions.sort().values, self.positions, [self.parameter.data])
+            self.move(now, matched(self.positions, now), [self.parameter.data])
         else:
-            self.wiring.rewire(positions.sort().values)
+            self._check_count(now)
+            self.wiring.rewire(now)
             self.parameter.data = self.wiring.gather(loaded).to(self.parameter.dtype)
 
-    def move(self, positions: Tensor, survivors: Tensor, tensors: list[Tensor]) -> None:
-        """Take other connections; the values of survivors move along in tensors of active values, others are zero.
+    def move(self, positions: Tensor, origins: Tensor, tensors: list[Tensor]) -> None:
+        """Take other connections, by ascending flat positions; their values in tensors of active values move along.
 
-        Both are ascending flat positions. The number of connections stays the same.
+        `origins` has the index of each one among the positions before, or -1: it is new, its values are zero.
         """
+        self._check_count(positions)
         kept = [self.wiring.ascending(tensor) for tensor in tensors]
-        old = torch.searchsorted(self.positions, survivors)
-        stays = torch.isin(survivors, positions)
-        new = torch.searchsorted(positions, survivors[stays])
-        if len(positions) != len(self.positions):
+        self.wiring.rewire(positions)
+        is_new = origins < 0
+        for tensor, before in zip(tensors, kept, strict=True):
+            tensor.copy_(self.wiring.packed(before[origins].masked_fill_(is_new, 0)))
+
+    def _check_count(self, positions: Tensor) -> None:
+        if len(positions) != self.active:
             raise InputError(
-                f"{self.name!r} has {len(self.positions)} connections, the saved masks have {len(positions)}: "
+                f"{self.name!r} has {self.active} connections, the saved masks have {len(positions)}: "
                 "they belong to another run"
             )
-        self.wiring.rewire(positions)
-        for tensor, before in zip(tensors, kept, strict=True):
-            after = torch.zeros_like(before)
-            after[new] = before[old[stays]]
-            tensor.copy_(self.wiring.packed(after))
 
     def gather_state(self, optimizer: Optimizer) -> None:
         """Take the active connections of optimizer state that was loaded in dense form."""

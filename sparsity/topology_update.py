@@ -37,21 +37,6 @@ def choose(method: Method, view: LayerView, positions: Tensor, keep: int, new: i
     return Rewiring(_either(usable, chosen, positions), _either(usable, survivors, view.mask), usable)
 
 
-def choose_positions(
-    method: Method, view: LayerView, positions: Tensor, keep: int, new: int
-) -> tuple[Tensor, Tensor] | None:
-    """Choose as `choose` does, without a mask: return the new positions and those that keep weight and state.
-
-    Both ascend. None: the scores carry no information, all stay.
-    """
-    drop, grow = scores_at(method.drop, view, positions), _grow_scores(method, view)
-    chosen = rewire(positions, drop, grow, keep, new)
-    kept = chosen if method.keeps_regrown else rewire(positions, drop, None, keep, 0)
-    if not (_usable(drop, grow) & view.has_gradient()):
-        return None
-    return chosen.sort().values, positions[torch.isin(positions, kept)]
-
-
 def choose_anywhere(method: Method, view: LayerView, positions: Tensor, keep: int) -> Tensor:
     """Choose the `keep` connections with the highest drop score, active or not; as in `choose`, all may stay."""
     drop, grow = ScoreStatus(score_blocks(method.drop, view)), _grow_scores(method, view)
