@@ -70,6 +70,13 @@ device = option(
     help="Device to use.",
 )
 threads = partial(option, "--threads", type=COUNT, metavar="N", help="CPU threads.")
+processes = option(
+    "--processes",
+    type=COUNT,
+    metavar="N",
+    show_default="1, or torchrun's",
+    help="Processes that train together, each with its part of every batch.",
+)
 log_to = option(
     "--log-to",
     multiple=True,

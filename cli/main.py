@@ -11,7 +11,7 @@ import click
 
 from rigl_compress import __version__
 from rigl_compress.cli._text import printable
-from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.core.errors import InputError, StoppedError, did_you_mean
 
 COMMANDS = (
     "train",
@@ -30,7 +30,8 @@ COMMANDS = (
 )
 # Commands whose module has another name: a file name stands once in the source.
 _MODULES = {"sparsify": "sparsify_command"}
-BAD_INPUT, INTERRUPTED = 2, 130
+BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
+KNOWN = (InputError, StoppedError, OSError, click.ClickException, click.exceptions.Abort)  # not defects of the program
 # Parameters that the library's messages name, and the options that set them.
 _OPTIONS = {"overwrite=True": "--force", "resume=True": "--resume RUN"}
 # Plausible options that are recipe values; some are options of other commands.
@@ -79,22 +80,28 @@ def cli(ctx: click.Context, traceback: bool) -> None:
       rigl-compress inspect runs/demo
     """
     ctx.obj = traceback
+    if ctx.invoked_subcommand != "train" and int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+        raise InputError(f"`{ctx.invoked_subcommand}` runs in one process: start it without torchrun")
 
 
 def main() -> None:
     """Run the command line; an input error is one sentence on stderr and exit code 2."""
-    traceback = "--traceback" in sys.argv
     os.environ["PYTHONSAFEPATH"] = "1"  # worker processes do not import from the working folder either
     try:
         cli(prog_name="rigl-compress", standalone_mode=False)
-    except click.exceptions.Abort:
+    except KNOWN as error:
+        sys.exit(report(error))
+
+
+def report(error: BaseException) -> int:
+    """Print an error in one line, and return the exit code."""
+    if isinstance(error, (click.exceptions.Abort, KeyboardInterrupt)):
         click.echo(f"interrupted: {_interrupt_advice(sys.argv[1:])}", err=True)
-        sys.exit(INTERRUPTED)
-    except (InputError, OSError, click.ClickException) as error:
-        if traceback:
-            raise
-        click.echo(_explain(error), err=True)
-        sys.exit(BAD_INPUT)
+        return INTERRUPTED
+    if "--traceback" in sys.argv:
+        raise error
+    click.echo(_explain(error), err=True)
+    return TERMINATED if isinstance(error, StoppedError) else BAD_INPUT
 
 
 def _interrupt_advice(words: Sequence[str]) -> str:
@@ -127,7 +134,7 @@ def _option(words: Sequence[str], *names: str) -> str:
     return next(joined, "") or next(apart, "")
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: BaseException) -> str:
     """Return the message of an error in one line; a group without a command shows its help."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error.format_message()
@@ -140,7 +147,8 @@ def _explain(error: Exception) -> str:
         text = str(error)
         for parameter, option in _OPTIONS.items():
             text = text.replace(parameter, option)
-    return printable(f"error: {' '.join(text.splitlines())}")
+    prefix = "" if isinstance(error, StoppedError) else "error: "
+    return printable(f"{prefix}{' '.join(text.splitlines())}")
 
 
 def _usage(error: click.UsageError) -> str:

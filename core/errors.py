@@ -11,6 +11,10 @@ class InputError(ValueError):
     """Bad input. The command line prints the message on one line and exits with code 2."""
 
 
+class StoppedError(Exception):
+    """Training was stopped by a signal, after a checkpoint was written. The command line exits with code 143."""
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message; without a message, the name of its type.
 

@@ -18,6 +18,7 @@ from rigl_compress.data.image_batches import Normalise
 from rigl_compress.data.image_decoding import DamagedImageError, decode
 from rigl_compress.data.image_views import View
 from rigl_compress.data.samples import Batches, check_batch_size
+from rigl_compress.data.sharded_batches import Shard
 
 SIDE = 224
 NORMALISE = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # of ImageNet's pixels, as all its recipes have it
@@ -87,10 +88,14 @@ class ImageFiles:
 
     def batches(self, size: int, generator: torch.Generator) -> Batches:
         """Yield one epoch of random crops in a new order."""
+        return self.sharded(size, generator, Shard())
+
+    def sharded(self, size: int, generator: torch.Generator, shard: Shard) -> Batches:
+        """Yield a part of each batch of an epoch; images of other parts, and of batches left out, are not read."""
         check_batch_size(size, len(self))
         order = torch.randperm(len(self), generator=generator)[: len(self) - len(self) % size]
         seeds = torch.randint(2**62, (len(order),), generator=generator)
-        return self._read(_Plan(self.paths, self.classes, order, seeds, size))
+        return self._read(_Plan(self.paths, self.classes, order, seeds, size, shard))
 
     def in_order(self, size: int) -> Batches:
         """Yield the centre of each image, in order."""
@@ -128,14 +133,17 @@ class _Plan:
     order: Tensor
     seeds: Tensor | None
     size: int
+    shard: Shard = Shard()  # noqa: RUF009 (frozen)
 
     def __len__(self) -> int:
-        return -(-len(self.order) // self.size)
+        return -(-len(self.order) // self.size) - self.shard.skip
 
     def __iter__(self) -> Iterator[list[Item]]:
-        for start in range(0, len(self.order), self.size):
-            part = self.order[start : start + self.size]
-            seeds = [None] * len(part) if self.seeds is None else self.seeds[start : start + self.size].tolist()
+        for start in range(self.shard.skip * self.size, len(self.order), self.size):
+            rows = self.shard.rows(min(self.size, len(self.order) - start))
+            positions = slice(start + rows.start, start + rows.stop)
+            part = self.order[positions]
+            seeds = [None] * len(part) if self.seeds is None else self.seeds[positions].tolist()
             paths = [self.paths[index] for index in part.tolist()]
             yield list(zip(paths, self.classes[part].tolist(), seeds, strict=True))
 

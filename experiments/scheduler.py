@@ -64,6 +64,7 @@ class Schedule:
     waiting: list[Trial]
     running: dict[Connection, tuple[Trial, Any]] = field(default_factory=dict)
     outcomes: dict[tuple[str, int], Outcome] = field(default_factory=dict)
+    retried: set[tuple[str, int]] = field(default_factory=set)  # trials whose process died once
 
 
 def run_all(trials: Sequence[Trial], work: Work, jobs: int, listeners: Listeners) -> list[Outcome]:
@@ -154,18 +155,29 @@ def _run_trial(trial: Trial, work: Work, connection: Connection) -> None:
 
 def _receive(connection: Connection, schedule: Schedule, listeners: Listeners) -> None:
     trial, process = schedule.running[connection]
+    message: Progress | Outcome | None
     try:
         message = connection.recv()
     except (EOFError, OSError):
         process.join()
-        message = Outcome(trial, failure=_exit_reason(process.exitcode))
+        message = _died(schedule, trial, _exit_reason(process.exitcode))
     if isinstance(message, Progress):
         listeners.progressed(trial, message)
         return
     process.join()
     connection.close()
     del schedule.running[connection]
-    _record(schedule, message, listeners)
+    if message is not None:
+        _record(schedule, message, listeners)
+
+
+def _died(schedule: Schedule, trial: Trial, reason: str) -> Outcome | None:
+    """Let a trial whose process died try once more, from its checkpoint; None: it does. A second time it failed."""
+    if trial.key in schedule.retried:
+        return Outcome(trial, failure=f"{reason} (twice)")
+    schedule.retried.add(trial.key)
+    schedule.waiting.insert(0, trial)
+    return None
 
 
 def _exit_reason(code: int | None) -> str:

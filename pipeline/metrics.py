@@ -1,6 +1,6 @@
 """Metrics on the test set, by their names in results. Lower is always better."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any
@@ -86,18 +86,26 @@ def loss_of(answers: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> T
     return F.cross_entropy(flat, targets.flatten(), label_smoothing=label_smoothing, ignore_index=IGNORED)
 
 
-@torch.no_grad()
 def evaluate(metric: Metric, model: nn.Module, samples: Samples, batch: int) -> float:
     """Measure a network in evaluation mode."""
-    training = model.training
+    return mean_of(metric, batch_totals(metric, model, samples, batch))
+
+
+@torch.no_grad()
+def batch_totals(metric: Metric, model: nn.Module, samples: Samples, batch: int) -> list[tuple[float, int]]:
+    """Measure a network in evaluation mode: the sum of the metric, and the number of outputs, of each batch."""
+    training, totals = model.training, []
     model.eval()
-    total, count = 0.0, 0
     for x, y in samples.in_order(batch):
         answers, targets = _counted(model(x).flatten(0, -2), y.flatten())
-        total += float(metric.of(answers, targets).sum())
-        count += targets.numel()
+        totals.append((float(metric.of(answers, targets).sum()), targets.numel()))
     model.train(training)
-    return metric.scale * total / count
+    return totals
+
+
+def mean_of(metric: Metric, totals: Sequence[tuple[float, int]]) -> float:
+    """Return the value of a metric from its sums over batches."""
+    return metric.scale * sum(total for total, _ in totals) / sum(count for _, count in totals)
 
 
 def _counted(answers: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

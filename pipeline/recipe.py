@@ -97,6 +97,9 @@ class TrainConfig:
     compile: bool = False
     evaluate_every: int = 1  # epochs
     checkpoint_every: int = 1  # epochs
+    checkpoint_steps: int = 0  # also after so many optimizer steps; 0: at the end of epochs only
+    checkpoint_minutes: float = 0.0  # also after so many minutes
+    sync_batch_norm: bool = False  # with several processes: normalise over the whole batch, not each part by itself
     freeze_batch_norm: bool = False  # normalise with the running statistics in training too
     recalibrate_batch_norm: int = 0  # training batches that statistics are estimated from after updates; 0: never
 
@@ -111,6 +114,11 @@ class TrainConfig:
         if self.recalibrate_batch_norm < 0:
             raise InputError(
                 f"train.recalibrate_batch_norm is {self.recalibrate_batch_norm}, expected a number of batches, or 0"
+            )
+        if self.checkpoint_steps < 0 or not 0 <= self.checkpoint_minutes < inf:
+            raise InputError(
+                f"train.checkpoint_steps is {self.checkpoint_steps} and train.checkpoint_minutes "
+                f"{self.checkpoint_minutes}, expected 0 (at the end of epochs only) or more"
             )
         if not self.clip_gradient >= 0:
             raise InputError(f"train.clip_gradient is {self.clip_gradient}, expected a norm, or 0 for no clipping")

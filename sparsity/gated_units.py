@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from rigl_compress.core.errors import InputError
 from rigl_compress.models.topology import Topology
 from rigl_compress.sparsity.connections import Connections
+from rigl_compress.sparsity.initial_topology import active_positions
 from rigl_compress.sparsity.layer_state import UpdatePoint
 from rigl_compress.sparsity.masked_layers import MaskedLayers
 from rigl_compress.sparsity.sparsity_config import SparsityConfig
@@ -35,6 +36,11 @@ class GatedUnits:
         """The connections of units that have an open gate."""
         masks = dict(self._connections.topology)
         return Topology(masks | {name: masks[name] & mask for name, mask in self.gates.masks().items()})
+
+    @property
+    def active(self) -> dict[str, Tensor]:
+        """The flat positions of the active connections, by weight."""
+        return {name: active_positions(mask) for name, mask in self.topology.items()}
 
     @property
     def sparsity(self) -> float:

@@ -7,21 +7,22 @@ from torch import distributed
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.sparsity.layer_state import Layer
+from rigl_compress.sparsity.rank_agreement import is_distributed
 
 
-def check_replicas(layers: Sequence[Layer], seed: int) -> None:
-    """Raise where the processes of the default group train the same network from different seeds or topologies.
+def check_replicas(layers: Sequence[Layer], seed: int) -> bool:
+    """Return whether the processes of the default group train one network; False outside of torch.distributed.
 
-    Does nothing outside of torch.distributed. Processes whose networks differ train them apart, and may choose freely.
+    Raises where its seeds or topologies differ. Processes whose networks differ train them apart and may choose freely.
     """
-    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
-        return
+    if not is_distributed():
+        return False
     own = (_digest(_network(layers)), seed, _digest(_topology(layers)))
     found: list[tuple[str, int, str]] = [own] * distributed.get_world_size()
     distributed.all_gather_object(found, own)
     networks, seeds, topologies = (set(each) for each in zip(*found, strict=True))
     if len(networks) > 1:
-        return
+        return False
     if len(seeds) > 1:
         raise InputError(f"the processes have seeds {sorted(seeds)}: pass the same seed to every Sparsifier")
     if len(topologies) > 1:
@@ -29,6 +30,7 @@ def check_replicas(layers: Sequence[Layer], seed: int) -> None:
             "the processes start from different topologies: pass the same to all, or build the Sparsifier after "
             "DistributedDataParallel has made the weights alike"
         )
+    return True
 
 
 def _network(layers: Sequence[Layer]) -> bytes:

@@ -28,6 +28,12 @@ from rigl_compress.sparsity.magnitude_topology import chosen_topology
 from rigl_compress.sparsity.masked_layers import MaskedLayers
 from rigl_compress.sparsity.optimizer_forms import allocated_in, save_dense_state
 from rigl_compress.sparsity.optimizer_gradients import has_gradients, innermost
+from rigl_compress.sparsity.rank_agreement import (
+    average_gradients,
+    check_same_connections,
+    check_whole,
+    start_alike,
+)
 from rigl_compress.sparsity.replica_check import check_replicas
 from rigl_compress.sparsity.sparsity_config import SparsityConfig
 from rigl_compress.sparsity.step_order import StepHooks
@@ -97,9 +103,12 @@ class Sparsifier:
         with allocated_in(self.optimizer, model):
             layers = initial_layers(model, self.config, seed, given, self.masked)
         check_owned(layers, self.optimizer, frozen=isinstance(topology, Topology))
-        check_replicas(layers, seed)
+        check_whole({layer.name: layer.parameter for layer in layers})
+        self._replicated = check_replicas(layers, seed)  # other processes train the same network
         masked = MaskedLayers(model, layers, self.method, self.optimizer, seed)
         self.updater = updater_for(masked, model, self.config, self.schedule)
+        if self._replicated:
+            start_alike(self.updater.parameters.values())
         self.updater.begin_step(self.steps)
         self._hooks = self._hook_in()
         left_masked = masked_warnings(self.masked, densities, self.config.kernels)
@@ -154,6 +163,8 @@ class Sparsifier:
             return self._repeat_step()
         self._hooks.forbid()
         self.updater.check_weights()
+        if self._replicated:
+            average_gradients(self.updater.parameters.values())
         self.updater.observe(self.steps)
         if self.update_due:
             self._update(self.steps)
@@ -242,6 +253,8 @@ class Sparsifier:
             self._updated_at = step
             applied = self.updater.applied
             self._uncounted.append(torch.stack(applied).any() if applied else torch.tensor(True))
+        if done and self._replicated:
+            check_same_connections(self.updater.active, step)
         return done
 
 

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from rigl_compress.models.topology import connections
 from rigl_compress.sparsity.gate_sites import Site, sites_of
+from rigl_compress.sparsity.rank_agreement import rows_of_rank
 from rigl_compress.sparsity.structured_methods import Gating, Units
 
 
@@ -170,7 +171,8 @@ class Gates:
         if gating.noisy is None or not site.gated.training:
             return x * site.broadcast(gating.value(self._units(index)))
         samples = x.numel() // x.shape[-1] if site.of_inputs else len(x)
-        gates = site.broadcast(gating.noisy(self._units(index), samples))
+        rows, own = rows_of_rank(samples)
+        gates = site.broadcast(gating.noisy(self._units(index), rows)[own])
         return x * (gates.reshape(x.shape) if site.of_inputs else gates)
 
     def _in_norm(self, index: int) -> bool:

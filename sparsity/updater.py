@@ -26,6 +26,10 @@ class Updater(Protocol):
         """The active connections, as a copy."""
 
     @property
+    def active(self) -> dict[str, Tensor]:
+        """The flat positions of the active connections, by layer."""
+
+    @property
     def sparsity(self) -> float:
         """The share of inactive connections."""
 

@@ -25,6 +25,11 @@ class WeightUpdater:
         return self._masked.topology
 
     @property
+    def active(self) -> dict[str, Tensor]:
+        """The flat positions of the active connections, by layer; not a copy."""
+        return {layer.name: layer.positions for layer in self._masked.layers}
+
+    @property
     def sparsity(self) -> float:
         """The share of inactive connections. Raises if their weights are not zero."""
         check_zeros(self._masked.layers)

@@ -4,6 +4,8 @@ import gc
 import json
 import sys
 import warnings
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -44,6 +46,53 @@ def trained(rank: int, method: str, automatic: bool = False) -> str:
     return repr([mask.nonzero().tolist() for mask in sparse.topology.values()])
 
 
+def in_loop(rank: int, method: str = "rigl", accumulate: int = 1, **settings: Any) -> str:
+    """Train in a loop with accumulation, and other settings of DistributedDataParallel; gives the connections."""
+    torch.manual_seed(0)
+    model = network()
+    wrapped = DistributedDataParallel(compiled(model) if settings.pop("compiled", False) else model, **settings)
+    sparse = sparsifier(model, method=method)
+    for step in range(12 * accumulate):
+        x = torch.randn(16, 12, generator=torch.Generator().manual_seed(2 * step + rank))
+        last = (step + 1) % accumulate == 0
+        with nullcontext() if last else wrapped.no_sync():
+            (F.cross_entropy(wrapped(x), x[:, :4].argmax(1)) + sparse.penalty()).backward()
+        if last and not sparse.step():
+            sparse.optimizer.step()
+        if last:
+            sparse.optimizer.zero_grad()
+    gates = [parameter.tolist() for parameter in sparse.updater.parameters.values()]
+    return repr([[mask.nonzero().tolist() for mask in sparse.topology.values()], gates])
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="aot_eager")  # type: ignore[return-value]
+
+
+def apart(rank: int) -> str:
+    """Train without averaging gradients: the connections drift apart."""
+    torch.manual_seed(0)
+    sparse = sparsifier(model := network(), method="rigl")
+    try:
+        for step in range(12):
+            x = torch.randn(16, 12, generator=torch.Generator().manual_seed(2 * step + rank))
+            F.cross_entropy(model(x), x[:, :4].argmax(1)).backward()
+            if not sparse.step():
+                sparse.optimizer.step()
+            sparse.optimizer.zero_grad()
+    except rc.InputError as error:
+        return str(error)
+    return ""
+
+
+def sharded() -> str:
+    """What FSDP2 is told."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    return refusal(fully_shard(network(), mesh=init_device_mesh("cpu", (2,))), method="rigl")
+
+
 def main(rank: int, store: str) -> None:
     warnings.simplefilter("error")
     distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
@@ -58,8 +107,21 @@ def main(rank: int, store: str) -> None:
         "apart": refusal(nn.Linear(4 + rank, 3), seed=rank),
         **{method: trained(rank, method) for method in ("rigl", "set", "dnw")},
         "automatic": trained(rank, "rigl", automatic=True),
+        "plain": in_loop(rank),
+        "accumulated": in_loop(rank, accumulate=2),
+        "buckets": in_loop(rank, bucket_cap_mb=0.0005, gradient_as_bucket_view=True),
+        "static graph": in_loop(rank, static_graph=True),
+        "gates": in_loop(rank, method="l0", accumulate=2),
+        "not averaged": apart(rank),
+        "sharded": sharded(),
     }
     print(json.dumps(found), flush=True)
+    end()
+
+
+def main_compiled(rank: int, store: str) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    print(json.dumps({"compiled": in_loop(rank, compiled=True), "plain": in_loop(rank)}), flush=True)
     end()
 
 
@@ -71,4 +133,4 @@ def end() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    (main_compiled if "compiled" in sys.argv else main)(int(sys.argv[1]), sys.argv[2])

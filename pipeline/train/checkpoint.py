@@ -14,6 +14,7 @@ from rigl_compress.core.dataclass_io import parse
 from rigl_compress.core.errors import InputError
 from rigl_compress.models.sparse_model import load_weights
 from rigl_compress.models.sparse_modules import dense_shapes
+from rigl_compress.models.topology import Topology
 from rigl_compress.sparsity.sparsifier import Sparsifier
 from rigl_compress.sparsity.sparsifier_state import (
     StateHeader,
@@ -30,7 +31,8 @@ KIND = "checkpoint"
 class _Progress:
     """The progress of training: epochs, the latest and the best values, seconds, the gradient scaler's state.
 
-    `recalibrated` is the number of topology updates at the last estimate of batch-norm statistics.
+    `recalibrated` is the number of topology updates at the last estimate of batch-norm statistics; `batches_done` and
+    `losses` are of the epoch that was begun.
     """
 
     epochs_done: int
@@ -38,6 +40,8 @@ class _Progress:
     seconds: float
     scaler: Mapping[str, Any]
     recalibrated: int = 0
+    batches_done: int = 0
+    losses: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,20 @@ class _Header(StateHeader):
 def save_checkpoint(
     path: Path, model: nn.Module, optimizer: Optimizer, sparse: Sparsifier, progress: Mapping[str, Any]
 ) -> None:
-    """Write model, optimizer, topology and random state as one file, atomically."""
+    """Write model, optimizer, topology and random state as one file, atomically.
+
+    Within an epoch, `progress` also has the topology of its beginning as `begin`.
+    """
     state = sparse.state_dict()
     tensors = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= state_tensors(state)
     gates = state["gates"] or {"tensors": {}}
     tensors |= {f"gate/{name}": tensor for name, tensor in gates["tensors"].items()}
     tensors["random"] = torch.get_rng_state()
+    tensors |= {f"begin/{name}": mask for name, mask in progress.get("begin", {}).items()}
     optimizer_tensors, optimizer_numbers = _split(_states(_trained(model, sparse), optimizer))
     content = {
-        "progress": dict(progress),
+        "progress": {key: value for key, value in progress.items() if key != "begin"},
         **state_header(state),
         "optimizer": optimizer_numbers,
         "gates": {key: value for key, value in gates.items() if key != "tensors"},
@@ -83,7 +91,8 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, sparse: 
         reason = str(error) if isinstance(error, InputError) else f"it is damaged ({type(error).__name__}: {error})"
         cure = "restore the run's checkpoint, or train again with overwrite=True"
         raise InputError(f"{path}: {' '.join(reason.split())}; {cure}") from None
-    return vars(header.progress)
+    begin = tensors_below(tensors, "begin/")
+    return {**vars(header.progress), "begin": Topology(begin) if begin else None}
 
 
 def _load_sparse(sparse: Sparsifier, tensors: Mapping[str, Tensor], content: Mapping[str, Any]) -> None:

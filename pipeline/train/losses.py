@@ -1,5 +1,6 @@
 """The losses of an epoch: their mean, and the first that is not finite."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -33,6 +34,7 @@ class Losses:
     """
 
     scaled: bool = False
+    mean_over: Callable[[Tensor], Tensor] = lambda values: values  # all processes, of which each has a part of a batch
     _unread: list[tuple[Tensor, int, float]] = field(default_factory=list)
     _total: float = 0.0
     _finite: int = 0
@@ -46,7 +48,7 @@ class Losses:
         """Read the losses added since; raise at the first that is not finite, unless a gradient scaler explains it."""
         if not self._unread:
             return
-        values = torch.stack([loss for loss, _, _ in self._unread]).tolist()
+        values = self.mean_over(torch.stack([loss for loss, _, _ in self._unread])).tolist()
         for value, (_, step, rate) in zip(values, self._unread, strict=True):
             self._count(value, step, rate)
         self._unread.clear()
@@ -74,6 +76,16 @@ class Losses:
                 f"training diverged: every loss of the epoch is infinite or not a number; {_CURE}, "
                 "or train.precision=bfloat16"
             )
+
+    @property
+    def state(self) -> list[float]:
+        """What was read so far, for a checkpoint within an epoch."""
+        return [self._total, self._finite, self._bad_in_a_row]
+
+    def load(self, state: Sequence[float]) -> None:
+        """Go on from what was read before a checkpoint."""
+        if state:
+            self._total, self._finite, self._bad_in_a_row = float(state[0]), int(state[1]), int(state[2])
 
     @property
     def mean(self) -> float | None:

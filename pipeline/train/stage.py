@@ -1,7 +1,7 @@
 """The stage `train`: recipe → run folder with a sparse model."""
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -21,10 +21,12 @@ from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.pipeline.optimizers import build_optimizer
 from rigl_compress.pipeline.prune.stage import keep_removals, prune, pruned_spec
 from rigl_compress.pipeline.recipe import Recipe, StartConfig
-from rigl_compress.pipeline.sparsity_account import sparsity_account, target_sparsity, topology_changes
+from rigl_compress.pipeline.sparsity_account import sparsity_account, target_sparsity
 from rigl_compress.pipeline.train.batch_norm_notes import report_batch_norm
-from rigl_compress.pipeline.train.batch_sizes import with_batch_of
-from rigl_compress.pipeline.train.checkpoint import load_checkpoint, save_checkpoint
+from rigl_compress.pipeline.train.batch_sizes import batch_notes, with_batch_of
+from rigl_compress.pipeline.train.checkpoint import load_checkpoint
+from rigl_compress.pipeline.train.checkpoint_moments import Moments, stopping_on_sigterm
+from rigl_compress.pipeline.train.data_parallel import localise_batch_norm, replicated, synchronise_batch_norm
 from rigl_compress.pipeline.train.initial_network import (
     build_initial,
     frozen_note,
@@ -34,8 +36,11 @@ from rigl_compress.pipeline.train.initial_network import (
 from rigl_compress.pipeline.train.input_check import check_input
 from rigl_compress.pipeline.train.losses import DivergedError
 from rigl_compress.pipeline.train.metric_logging import MetricLogger, MetricLoggers, flat
+from rigl_compress.pipeline.train.process_group import current_world
 from rigl_compress.pipeline.train.progress import Listener, Log, ignore_message, ignore_progress
 from rigl_compress.pipeline.train.pruned_start import OBS, prune_start
+from rigl_compress.pipeline.train.run_recorder import RunRecorder
+from rigl_compress.pipeline.train.same_everywhere import check_same_everywhere, sees_checkpoint
 from rigl_compress.pipeline.train.small_dense import in_training, width_for_density
 from rigl_compress.pipeline.train.teacher import build_distillation, check_teacher, keep_teacher, resumed
 from rigl_compress.pipeline.train.training_loop import Job, train_epochs
@@ -66,74 +71,75 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
 ) -> SparseModel:
-    """Train a recipe in a run folder. `resume` starts from the last checkpoint, bit-identical on the CPU."""
+    """Train a recipe in a run folder. `resume` starts from the last checkpoint, bit-identical on the CPU.
+
+    In a process group of torch.distributed all processes train together; the first of them writes.
+    """
     run_environment = run_environment or RunEnvironment()
-    with trusting_code(run_environment.trust_code), only_named(run_environment.named), Run(path).locked():
+    lock = Run(path).locked() if current_world().first else nullcontext()
+    with trusting_code(run_environment.trust_code), only_named(run_environment.named), lock:
         return _train(recipe, path, run_environment, resume=resume, overwrite=overwrite)
 
 
 def _train(
     recipe: Recipe, path: Path, run_environment: RunEnvironment, *, resume: bool, overwrite: bool
 ) -> SparseModel:
-    device = find_device(run_environment.device)
+    device, world = find_device(run_environment.device), current_world()
     _check_start(recipe.start, path)
-    if not resume:
+    if not resume and world.first:
         Run(path).check_free(overwrite=overwrite)  # before data are fetched
     check_teacher(recipe, path)
-    data = load_dataset(
-        recipe.data.name, run_environment.data_dir, log=run_environment.log, options=recipe.data.options
-    )
+    with world.first_before("data"):
+        data = load_dataset(
+            recipe.data.name, run_environment.data_dir, log=run_environment.log, options=recipe.data.options
+        )
     data = data.hold_out(recipe.data.holdout) if recipe.data.holdout else data
     recipe = with_batch_of(data, recipe, run_environment.log)
     spec = model_spec(recipe, data)
+    check_same_everywhere(world, recipe, data)
     earlier = Run.open(path) if resume else None
-    goes_on = earlier is not None and earlier.checkpoint_file.exists()
+    goes_on = earlier is not None and sees_checkpoint(world, earlier.checkpoint_file)
     built = resumed(recipe, earlier) if earlier is not None and goes_on else recipe
     # All errors of the recipe are found before anything is written.
     with warnings_to_log(run_environment.log):
         job = build_job(built, spec, data.to(device), device, run_environment.listener)
-    for note in () if goes_on else job.notes:
+    for note in (*batch_notes(recipe, world), *(() if goes_on else job.notes)):
         run_environment.log(note)
     report_batch_norm(recipe, job.model, run_environment.log)
-    run = earlier or Run.create(path, recipe, overwrite=overwrite)
-    _remember_code(run, recipe, spec, run_environment.log)
-    began = perf_counter()
+    run = earlier or (Run.create(path, recipe, overwrite=overwrite) if world.first else Run(path))
+    if world.first:
+        _remember_code(run, recipe, spec, run_environment.log)
+    began, begin = perf_counter(), None
     if goes_on:
         progress = load_checkpoint(run.checkpoint_file, job.model, job.optimizer, job.sparse)
         _restore_progress(job, progress, run.checkpoint_file)
-        began -= progress["seconds"]
-    else:
+        began, begin = began - progress["seconds"], progress["begin"]
+    elif world.first:
         run.topology_file("start").unlink(missing_ok=True)
         _save_start(run, job)
         keep_teacher(run, recipe)
     job.initial = None
-    run.keep_metrics(job.epochs_done)
+    if world.first:
+        run.keep_metrics(job.epochs_done)
 
-    saved, topology = job.epochs_done, job.sparse.topology  # of the latest checkpoint; at the end of the last epoch
     loggers = MetricLoggers(run_environment.loggers)
-
-    def end_of_epoch(epochs_done: int, metrics: dict[str, Any]) -> None:
-        nonlocal saved, topology
-        seconds, before, topology = perf_counter() - began, topology, job.sparse.topology
-        changes = topology_changes(before, topology)
-        row = {**metrics, **changes, "sparsity": job.sparse.sparsity, "seconds": round(seconds, 2)}
-        run.add_metrics(row)
-        loggers(row["step"], row)
-        if epochs_done % recipe.train.checkpoint_every == 0:
-            progress = {"epochs_done": epochs_done, "seen": job.seen, "seconds": seconds}
-            progress |= {"scaler": job.scaler.state_dict(), "recalibrated": job.recalibrated}
-            save_checkpoint(run.checkpoint_file, job.model, job.optimizer, job.sparse, progress)
-            saved = epochs_done
-
+    moments = Moments(recipe.train, world)
+    recorder = RunRecorder(run, job, loggers, moments, began, begin or job.sparse.topology)
+    recorder.saved = f"of epoch {job.epochs_done}" if job.epochs_done else ""
+    job.after_step = recorder.after_step
     try:
-        with warnings_to_log(run_environment.log), loggers.during(str(run.path), flat(plain(recipe))):
-            train_epochs(job, end_of_epoch)
+        shown = loggers.during(str(run.path), flat(plain(recipe)))
+        with warnings_to_log(run_environment.log), shown, stopping_on_sigterm(moments):
+            train_epochs(job, recorder.end_of_epoch)
     except DivergedError as error:
-        kept = f"keeps the checkpoint of epoch {saved}" if saved else "has no checkpoint yet"
+        kept = f"keeps the checkpoint {recorder.saved}" if recorder.saved else "has no checkpoint yet"
         raise DivergedError(f"{error}; {run.path} {kept}") from None
+    model = _capture(job, spec)
+    if not world.first:
+        return model
     facts: dict[str, Any] = {"data": data.source, "seconds": round(perf_counter() - began, 1)}
     facts |= {"preprocessing": dict(data.preprocessing)} if data.preprocessing else {}
-    model = _finish(run, job, spec, recipe, facts)
+    model = _finish(run, job, model, recipe, facts)
     for part, reason in model.metrics["not_counted"].items():
         run_environment.log(f"warning: {part} was not counted: {reason}")
     return model
@@ -153,6 +159,7 @@ def _restore_progress(job: Job, progress: Mapping[str, Any], file: Path) -> None
     if not 0 <= done <= every or (done == every and job.data.metric not in progress["seen"]):
         raise InputError(f"{file} is of epoch {done} of {every} and incomplete: train again with overwrite=True")
     job.epochs_done, job.seen, job.recalibrated = done, dict(progress["seen"]), progress["recalibrated"]
+    job.batches_done, job.losses_so_far = progress["batches_done"], progress["losses"]
     own, saved = ({key: type(value) for key, value in each.items()} for each in (job.scaler.state_dict(), scaler))
     if own != saved:
         raise InputError(
@@ -224,7 +231,11 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
         topology=topology,
     )
     rate = recipe.learning_rate.per_step(steps_per_epoch, epochs, recipe.train.multiplier)
-    forward = torch.compile(model) if recipe.train.compile else model
+    world = current_world()
+    if recipe.train.sync_batch_norm:
+        synchronise_batch_norm(model, world)
+    example = next(data.train[:1].in_order(1))[0]
+    forward = replicated(torch.compile(model) if recipe.train.compile else model, model, example, world)
     scaler = torch.amp.GradScaler(device.type, enabled=recipe.train.precision == "float16")
     return Job(
         *(model, forward, optimizer, sparse, rate, data, recipe.train, recipe.seed, device, listener, scaler),
@@ -233,6 +244,7 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
         initial=initial,
         notes=notes,
         recalibrated=-1 if pruned else 0,
+        world=world,
     )
 
 
@@ -255,20 +267,23 @@ def _save_start(run: Run, job: Job) -> None:
     job.sparse.topology.save(run.topology_file("start"))
 
 
-def _finish(run: Run, job: Job, spec: ModelSpec, recipe: Recipe, facts: dict[str, Any]) -> SparseModel:
+def _capture(job: Job, spec: ModelSpec) -> SparseModel:
     job.sparse.finish()
-    topology = job.sparse.topology
+    localise_batch_norm(job.model)
     name = job.data.metric
     metrics = {"metric": name, f"final_{name}": job.seen[name], f"best_{name}": job.seen[f"best_{name}"]}
-    model = SparseModel.capture(spec, job.model, topology, job.sparse.steps, metrics)
-    topology.save(run.topology_file("end"))
+    return SparseModel.capture(spec, job.model, job.sparse.topology, job.sparse.steps, metrics)
+
+
+def _finish(run: Run, job: Job, model: SparseModel, recipe: Recipe, facts: dict[str, Any]) -> SparseModel:
+    model.topology.save(run.topology_file("end"))
     model.save(run.model_file)  # before anything that can fail
     pruned = Attempt(lambda: prune(model))
     if pruned.value is not None:
         keep_removals(run, pruned.value.removals)
     given = run.topology("start") if recipe.start is not None and recipe.start.topology != "fresh" else None
     result = {
-        **metrics,
+        **model.metrics,
         **facts,
         **summarize(recipe, model, job, pruned),
         "left_dense": job.sparse.left_dense,
@@ -277,7 +292,9 @@ def _finish(run: Run, job: Job, spec: ModelSpec, recipe: Recipe, facts: dict[str
         "command": command_line(),
         "seed": recipe.seed,
         "recipe": recipe.name,
-        "environment": environment() | {"threads": torch.get_num_threads(), "device": str(job.device)},
+        "environment": environment()
+        | {"threads": torch.get_num_threads(), "device": str(job.device)}
+        | ({} if job.world.alone else {"processes": job.world.count}),
     }
     run.write_result(result)
     return replace(model, metrics=result)

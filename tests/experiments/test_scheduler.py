@@ -122,7 +122,40 @@ def test_a_killed_process_loses_no_other(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("rigl_compress.experiments.scheduler._start_process", fork.Process)
     good, bad = run_all(rows(("a", ""), seeds=2), Dying(), 2, Listeners())
     assert good.result == RESULT
-    assert bad.failure == "its process was ended by SIGKILL: possibly out of memory, try fewer --jobs"
+    assert bad.failure == "its process was ended by SIGKILL: possibly out of memory, try fewer --jobs (twice)"
+
+
+@dataclass
+class DyingOnce:
+    """Work whose process is killed the first time."""
+
+    folder: Path
+
+    def __call__(self, trial: Trial, listener: Listener, /) -> dict[str, Any]:
+        mark = self.folder / f"{trial.seed}"
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return RESULT
+
+    def done(self, trial: Trial, /) -> bool:
+        return False
+
+
+def test_a_trial_whose_process_dies_is_tried_once_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In real processes."""
+    import multiprocessing
+
+    monkeypatch.setattr(
+        "rigl_compress.experiments.scheduler._start_process", multiprocessing.get_context("fork").Process
+    )
+    started: list[str] = []
+    listeners = Listeners(started=lambda trial: started.append(trial.name))
+    assert [outcome.failure for outcome in run_all(rows(("a", ""), seeds=2), DyingOnce(tmp_path), 1, listeners)] == [
+        "",
+        "",
+    ]
+    assert started == ["a, seed 0"] * 2 + ["a, seed 1"] * 2
 
 
 def test_there_is_a_core() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +13,20 @@ import torch
 SCRIPT = Path(__file__).parents[1] / "two_processes.py"
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+def answers_of(store: Path, *words: str) -> list[dict[str, str]]:
     if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
         pytest.skip("this torch has no gloo")
-    store = tmp_path_factory.mktemp("store") / "store"
-    commands = [[sys.executable, str(SCRIPT), str(rank), str(store)] for rank in (0, 1)]
+    commands = [[sys.executable, str(SCRIPT), str(rank), str(store), *words] for rank in (0, 1)]
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone) for command in commands]
-    answers = [process.communicate(timeout=120)[0] for process in both]
+    answers = [process.communicate(timeout=600)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     return [json.loads(answer.splitlines()[-1]) for answer in answers]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    return answers_of(tmp_path_factory.mktemp("store") / "store")
 
 
 def test_different_seeds_are_an_error_in_every_process(found: list[dict[str, str]]) -> None:
@@ -48,3 +52,28 @@ def test_replicas_of_a_loop_that_never_calls_step(found: list[dict[str, str]]) -
 def test_replicas_end_with_the_same_connections(found: list[dict[str, str]], method: str) -> None:
     assert found[0][method] == found[1][method]
     assert len(found[0][method]) > 100
+
+
+@pytest.mark.parametrize("setting", ["plain", "accumulated", "buckets", "static graph", "gates"])
+def test_settings_of_distributed_data_parallel(found: list[dict[str, str]], setting: str) -> None:
+    assert found[0][setting] == found[1][setting]
+    if setting not in ("accumulated", "gates"):
+        assert found[0][setting] == found[0]["plain"]
+
+
+@pytest.mark.slow
+def test_compiled_replicas(tmp_path: Path) -> None:
+    found = answers_of(tmp_path / "store", "compiled")
+    assert found[0]["compiled"] == found[1]["compiled"] == found[0]["plain"]
+
+
+def test_connections_that_differ_stop_every_process(found: list[dict[str, str]]) -> None:
+    assert found[0]["not averaged"] == found[1]["not averaged"]
+    assert re.match(
+        r"rank 1 chose other connections of '[02].weight' than rank 0 at step \d+: average", found[0]["not averaged"]
+    )
+
+
+def test_parameters_spread_over_processes_are_refused(found: list[dict[str, str]]) -> None:
+    expected = "0.weight is a DTensor, spread over processes (FSDP2 or tensor parallelism)"
+    assert all(each["sharded"].startswith(expected) for each in found)

@@ -63,7 +63,7 @@ def test_best_is_the_least_error_seen(data: DataSet) -> None:
 
 def test_evaluation_every_so_many_epochs_and_at_the_end(data: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Split] = []
-    monkeypatch.setattr(loop, "evaluate", lambda metric, model, split, batch: float(seen.append(split) or len(seen)))
+    monkeypatch.setattr(loop, "evaluate_together", lambda *given: float(seen.append(given[3]) or len(seen)))
     rows = run(tiny.job_of(data, "train.epochs=5", "train.evaluate_every=2"))
     assert [row.get("error") for row in rows] == [None, 1, 1, 2, 3]
     assert all(split is data.test for split in seen)
