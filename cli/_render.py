@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from rigl_compress.pipeline.bench.stage import Listener
     from rigl_compress.pipeline.bench.training_course import TrainingCourse
     from rigl_compress.pipeline.recipe import Recipe
-    from rigl_compress.pipeline.sparsify.sparsify_report import SparsifyReport
-    from rigl_compress.runtime.explain import LayerChoice
 
 # No markup and no emoji: names of files, rows and layers may contain [brackets] and :colons:.
 _out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -276,29 +274,3 @@ def exported(model: "ExportedModel") -> None:
     for name, value in model.metadata.items():
         if name not in ("format", "pruned_shapes"):  # the table shows the shapes in the file
             text(f"  {name:<14} {value}")
-
-
-def choices(rows: "Sequence[LayerChoice]") -> None:
-    """Print how each layer runs, and why."""
-    columns = ("weights", "operator", "shape", "zeros", "kernel", "expected gain", "why it is dense")
-    table("", columns, [_choice(row) for row in rows])
-    sparse = sum(row.kernel.startswith("Sparse") for row in rows)
-    text("", f"{sparse} of {len(rows)} layers run on sparse kernels")
-
-
-def _choice(row: "LayerChoice") -> tuple[str, ...]:
-    gain = "" if row.gain is None else f"{row.gain:.2f}x"
-    shape = "×".join(map(str, row.shape))
-    return row.name, row.operator, shape, percent(1 - row.density, 1), row.kernel, gain, row.reason
-
-
-def sparsified(report: "SparsifyReport") -> None:
-    """Print what came of pruning an ONNX file."""
-    from rigl_compress.pipeline.sparsify.sparsify_report import layer_table, summary_table
-
-    for each in (layer_table(report), summary_table(report)):
-        table(each.title, each.columns, each.rows)
-        text("")
-    for name, reason in report.dense.items():
-        text(f"left as it is: {name} ({reason})")
-    text(f"written to {report.path} in {report.seconds:.0f} s")

@@ -53,12 +53,12 @@ def command(source: Path, runtime: bool, png: Path | None, as_json: bool) -> Non
 
 
 def _explain_file(file: Path, png: Path | None, as_json: bool) -> None:
-    from rigl_compress.cli import _render
+    from rigl_compress.cli import _layer_tables, _render
     from rigl_compress.runtime.explain import explain
 
     _refuse_png(file, png)
     rows = explain(file)
-    _render.json_result({"layers": [row.to_json() for row in rows]}) if as_json else _render.choices(rows)
+    _render.json_result({"layers": [row.to_json() for row in rows]}) if as_json else _layer_tables.choices(rows)
 
 
 def _refuse_png(file: Path, png: Path | None) -> None:

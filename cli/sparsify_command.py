@@ -77,7 +77,7 @@ def command(
       rigl-compress sparsify model.onnx -o small.onnx --sparsity 0.6 --calibration photographs/
       rigl-compress sparsify model.onnx -o small.onnx --calibration data.npz --assert "agreement>=0.98"
     """
-    from rigl_compress.cli import _render
+    from rigl_compress.cli import _layer_tables, _render
     from rigl_compress.pipeline.bench.conditions import parse_condition
     from rigl_compress.pipeline.sparsify.sparsify_onnx import sparsify_onnx
     from rigl_compress.pipeline.sparsify.sparsify_page import write_sparsify_page
@@ -93,7 +93,7 @@ def command(
     if as_json:
         _render.json_result({**report.to_json(), "conditions": [{**vars(each)} for each in verdicts]})
     else:
-        _render.sparsified(report)
+        _layer_tables.sparsified(report)
     for line in (*(f"warning: {each}" for each in report.notes), *map(str, verdicts)):
         _render.note(line)
     if not all(each.holds for each in verdicts):

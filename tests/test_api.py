@@ -96,6 +96,7 @@ def test_the_wheel_holds_every_module_and_recipe_and_no_tests(tmp_path: Path) ->
         *modules,
         *recipes,
         "rigl_compress/__init__.py",
+        "rigl_compress/__main__.py",
     }
     assert "rigl_compress/py.typed" in names
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"rigl_compress"}
