@@ -24,6 +24,7 @@ COMMANDS = (
     "inspect",
     "flops",
     "landscape",
+    "calibrate",
     "data",
     "list",
 )
