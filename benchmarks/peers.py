@@ -21,9 +21,9 @@ import click
 import numpy as np
 import onnx
 import torch
+from inference_networks import Case, masked, registered
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from sparse_inference import Case, masked, registered
 
 from rigl_compress.core.provenance import command_line, environment
 from rigl_compress.exporters.torch_to_onnx import export_graph

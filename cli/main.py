@@ -25,6 +25,7 @@ COMMANDS = (
     "inspect",
     "flops",
     "landscape",
+    "calibrate",
     "data",
     "list",
 )

@@ -1,6 +1,7 @@
 """The cost model: predicts the time of a layer, dense in ONNX Runtime and on sparse kernels.
 
-`benchmarks/calibrate_costs.py` fits `costs.json` to measurements: "families" is used here, and "kernels" is compiled
+`benchmarks/calibrate_costs.py` fits `costs.json` to measurements, and `rigl-compress calibrate` those of the user's own
+machine, which are preferred: "families" is used here, and "kernels" is compiled
 into the kernels, which decide by it how many threads to use. Only the ratio of two costs matters, and it changes little
 between machines; a layer without a clear speedup stays dense.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from rigl_compress.runtime.layer_matching import Layer
 from rigl_compress.runtime.onnx_graph import Graph, Shape
+from rigl_compress.runtime.user_costs import user_costs
 
 COSTS = Path(__file__).with_name("costs.json")
 # The minimum predicted saving of a layer's time: the model is not exact.
@@ -105,9 +107,9 @@ def _length(axis: int | str, otherwise: int) -> int:
 
 @lru_cache
 def coefficients() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-    """Return nanoseconds per unit of work, by family, dense and sparse."""
+    """Return nanoseconds per unit of work, by family, dense and sparse: measured on this machine if they were."""
     families: dict[str, dict[str, dict[str, float]]] = json.loads(COSTS.read_text(encoding="utf-8"))["families"]
-    return families
+    return user_costs(families) or families
 
 
 def thread_count(threads: int) -> int:

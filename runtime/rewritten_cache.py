@@ -124,10 +124,11 @@ def _machine() -> dict[str, Any]:
     states = [(path.name, (status := path.stat()).st_size, status.st_mtime_ns) for path in files if path is not None]
     versions = [rigl_compress.__version__, ort.__version__, OPERATORS_VERSION]
     limits = os.environ.get("RIGL_COMPRESS_MAX_DECODED_BYTES", "")
-    return {"versions": versions, "kernels": chosen_set(), "cpu": _processor(), "files": states, "limits": limits}
+    return {"versions": versions, "kernels": chosen_set(), "cpu": processor(), "files": states, "limits": limits}
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the name of the processor."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):

@@ -62,6 +62,7 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RIGL_COMPRESS_STATE", str(tmp_path_factory.mktemp("state")))
         patch.setenv("RIGL_COMPRESS_SESSION_CACHE", "0")
+        patch.setenv("RIGL_COMPRESS_CONFIG", str(tmp_path_factory.mktemp("config")))
         yield
 
 

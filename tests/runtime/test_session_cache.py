@@ -75,7 +75,7 @@ def test_what_is_opened_otherwise_has_entries_of_its_own(layer: Path, place: Pat
     assert len(rewrites) == len(entries(place)) == 3
 
 
-@pytest.mark.parametrize("name", ["chosen_set", "_processor"])
+@pytest.mark.parametrize("name", ["chosen_set", "processor"])
 def test_another_machine(
     name: str, layer: Path, place: Path, rewrites: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
