@@ -92,7 +92,7 @@ ConvPlan plan_conv(const SparseMatrix& matrix, const ConvRequest& request, const
     shape.column_units = static_cast<std::uint32_t>(static_cast<std::size_t>(geometry.out_width) / kUnit);
   }
   const SparseMatrix sorted = runs ? reorder_by_runs(matrix, geometry) : SparseMatrix();
-  size_blocks(runs ? sorted : matrix, run_pitch, plan.width, &shape);
+  size_blocks(runs ? sorted : matrix, run_pitch, plan.width, kernels.lanes, &shape);
   plan.tiles = plan_tiles(runs ? sorted : matrix, shape);
   if (!geometry.gathered && plan.sources.size() * plan.tile_count * run_pitch * sizeof(std::int32_t) <= kMaxMaskBytes) {
     for (std::size_t first = 0; first < pixels; first += plan.width) {

@@ -6,8 +6,9 @@
 namespace rigl {
 namespace {
 
-// The activations of a block should fit the L1 cache (32 KiB or more), the accumulators of a group the L2 cache.
-constexpr double kBlockBytes = 32 * 1024;
+// The activations of a block should fit the L1 cache (32 KiB or more; most processors with AVX-512 have 48), the
+// accumulators of a group the L2 cache.
+constexpr double kBlockBytes = 32 * 1024, kWideBlockBytes = 48 * 1024;
 constexpr std::size_t kAccumulatorBytes = 128 * 1024;
 // With fewer non-zeros per row and block, loading and storing accumulators costs more than a block beyond the L1 cache.
 constexpr double kMinNonzerosPerRow = 10.0;
@@ -45,12 +46,13 @@ int tile_width(std::size_t columns, int lanes) {
   return static_cast<int>((vectors + tiles - 1) / tiles * step);
 }
 
-void size_blocks(const SparseMatrix& matrix, std::size_t packed, std::size_t width, TileShape* shape) {
+void size_blocks(const SparseMatrix& matrix, std::size_t packed, std::size_t width, int lanes, TileShape* shape) {
+  const double block_bytes = lanes < 16 ? kBlockBytes : kWideBlockBytes;
   const double bytes = static_cast<double>(packed * sizeof(float));
   const double sources = static_cast<double>(matrix.columns / shape->columns);
   const double per_source = static_cast<double>(matrix.values.size()) / matrix.rows / sources;
   const double preferred = kMinNonzerosPerRow / std::max(per_source, 1e-6);
-  const double block = std::clamp(preferred, kBlockBytes / bytes, kMaxBlockBytes / bytes);
+  const double block = std::clamp(preferred, block_bytes / bytes, kMaxBlockBytes / bytes);
   shape->block_sources = static_cast<std::uint32_t>(std::max(block, 1.0));
   const std::size_t groups = (matrix.rows * width * sizeof(float) + kAccumulatorBytes - 1) / kAccumulatorBytes;
   shape->groups = std::max(shape->groups, static_cast<std::uint32_t>(groups));

@@ -20,6 +20,6 @@ const KernelTable* find_kernels(const std::string& name);
 int tile_width(std::size_t columns, int lanes);
 
 // Choose the sizes of blocks and groups. A source takes `packed` floats of activations, a row `width` accumulators.
-void size_blocks(const SparseMatrix& matrix, std::size_t packed, std::size_t width, TileShape* shape);
+void size_blocks(const SparseMatrix& matrix, std::size_t packed, std::size_t width, int lanes, TileShape* shape);
 
 }  // namespace rigl

@@ -59,6 +59,26 @@ struct SliceView {
   uint32_t row_limit;
 };
 
+// Slices of as many rows as a vector has lanes, whose non-zeros are stored by windows of columns: a window is held in
+// registers, and its elements are looked up by their positions. The last element of each window is zero: padding reads
+// it.
+constexpr int kWindow = 64;
+
+struct WindowEntry {
+  uint16_t window;
+  uint16_t count;  // of non-zeros of the longest row of the slice
+};
+
+struct WindowView {
+  const uint32_t* entry_counts;  // windows of each slice, those with few non-zeros first
+  size_t slice_count;
+  const WindowEntry* entries;
+  const uint8_t* positions;
+  const float* values;
+  const uint32_t* rows;  // as in SliceView
+  uint32_t row_limit;
+};
+
 struct VectorTask {
   const float* x;  // followed by a zero, which the padding of a slice reads
   float* y;
@@ -141,6 +161,7 @@ struct KernelTable {
   int slice_lanes;  // rows of a slice of a SliceView
   void (*multiply_tile)(const BlockView&, const TileTask&);
   void (*multiply_vector)(const SliceView&, const VectorTask&);
+  void (*multiply_windows)(const WindowView&, const VectorTask&);  // null where it is not faster than slices
   void (*pack_tile)(const PackTask&, const Source* sources, size_t count, float* out, size_t pitch);
   // out[c][r] = in[r][c]
   void (*transpose)(const float* in, size_t in_pitch, size_t rows, size_t columns, float* out, size_t out_pitch);

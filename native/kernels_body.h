@@ -246,14 +246,21 @@ void multiply_vector(const SliceView& slices, const VectorTask& task) {
   }
 }
 
+#if RIGL_LANES == 16
+#include "kernels_window.h"
+constexpr auto kMultiplyWindows = multiply_windows;
+#else
+constexpr void (*kMultiplyWindows)(const WindowView&, const VectorTask&) = nullptr;
+#endif
+
 #include "kernels_depthwise.h"
 #include "kernels_gru.h"
 #include "kernels_norm.h"
 #include "kernels_pack.h"
 
-constexpr KernelTable kTable = {RIGL_NAME,        kLanes,    kSliceLanes,    multiply_tile, multiply_vector,
-                                pack_tile,        transpose, deinterleave,   gru_step,      gru_reset_state,
-                                gru_update_state, lstm_step, filter_channel, activate,      normalize};
+constexpr KernelTable kTable = {
+    RIGL_NAME,    kLanes,   kSliceLanes,     multiply_tile,    multiply_vector, kMultiplyWindows, pack_tile, transpose,
+    deinterleave, gru_step, gru_reset_state, gru_update_state, lstm_step,       filter_channel,   activate,  normalize};
 
 }  // namespace
 }  // namespace rigl

@@ -93,6 +93,7 @@ void SparseMatMul::run(const MatMulCall& call, const Threads& all) {
 
 void SparseMatMul::run_vector(const MatMulCall& call, const Threads& threads) {
   const auto slices_of_groups = slices(static_cast<std::uint32_t>(threads.count));
+  if (!slices_of_groups->windows.groups.empty()) return run_windows(call, slices_of_groups->windows, threads);
   const SlicePlan& plan = slices_of_groups->plan;
   // Each block of columns is followed by a zero, which the padding of the slices reads.
   const std::size_t block = plan.block_columns;
@@ -112,6 +113,28 @@ void SparseMatMul::run_vector(const MatMulCall& call, const Threads& threads) {
     }
     const SliceGroup& rows = plan.groups[g].front();
     kernels_.activate(call.activation, call.y + rows.begin, 1, rows.end - rows.begin, 0);
+  });
+}
+
+void SparseMatMul::run_windows(const MatMulCall& call, const WindowPlan& plan, const Threads& threads) const {
+  float* x = shared_input().reserve(plan.windows * kWindow);
+  for (std::size_t w = 0; w < plan.windows; ++w) {
+    const std::size_t first = w * kWindowColumns,
+                      width = std::min<std::size_t>(kWindowColumns, matrix_.columns - first);
+    std::memcpy(x + w * kWindow, call.x + first, width * sizeof(float));
+    std::fill(x + w * kWindow + width, x + (w + 1) * kWindow, 0.0f);
+  }
+  parallel_for(threads, plan.groups.size(), [&](std::size_t g) {
+    const WindowGroup& group = plan.groups[g];
+    const WindowView view = {group.entry_counts.data(),
+                             group.entry_counts.size(),
+                             group.entries.data(),
+                             group.positions.data(),
+                             group.values.data(),
+                             group.rows.data(),
+                             plan.rows};
+    kernels_.multiply_windows(view, {x, call.y, true, true, call.bias, call.clip});
+    kernels_.activate(call.activation, call.y + group.begin, 1, group.end - group.begin, 0);
   });
 }
 
@@ -160,7 +183,12 @@ std::shared_ptr<const SparseMatMul::SlicesOfGroups> SparseMatMul::slices(std::ui
     if (known->groups == groups) return known;
   }
   if (slices_.size() == kMaxPlans) slices_.erase(slices_.begin());
-  SlicesOfGroups planned{groups, plan_slices(matrix_, kernels_.slice_lanes, groups)};
+  SlicesOfGroups planned{groups, {}, {}};
+  if (kernels_.multiply_windows != nullptr && windows_pay_off(matrix_, groups)) {
+    planned.windows = plan_windows(matrix_, kernels_.lanes, groups);
+  } else {
+    planned.plan = plan_slices(matrix_, kernels_.slice_lanes, groups);
+  }
   slices_.push_back(std::make_shared<const SlicesOfGroups>(std::move(planned)));
   return slices_.back();
 }
@@ -174,7 +202,7 @@ std::shared_ptr<const SparseMatMul::TilesOfWidth> SparseMatMul::tiles(int width,
   TileShape shape;
   shape.groups = groups;
   shape.gather = false;
-  size_blocks(matrix_, static_cast<std::size_t>(width), static_cast<std::size_t>(width), &shape);
+  size_blocks(matrix_, static_cast<std::size_t>(width), static_cast<std::size_t>(width), kernels_.lanes, &shape);
   tiles_.push_back(std::make_shared<const TilesOfWidth>(TilesOfWidth{width, groups, plan_tiles(matrix_, shape)}));
   return tiles_.back();
 }

@@ -40,10 +40,12 @@ class SparseMatMul {
   struct SlicesOfGroups {
     std::uint32_t groups;
     SlicePlan plan;
+    WindowPlan windows;  // instead of the slices, where they are faster
   };
 
   double estimate_ns(std::size_t batch) const;
   void run_vector(const MatMulCall& call, const Threads& threads);
+  void run_windows(const MatMulCall& call, const WindowPlan& plan, const Threads& threads) const;
   void run_tiles(const MatMulCall& call, const Threads& threads);
   std::shared_ptr<const SlicesOfGroups> slices(std::uint32_t groups);
   std::shared_ptr<const TilesOfWidth> tiles(int width, std::uint32_t groups);

@@ -151,6 +151,78 @@ SliceGroup make_slices(const SparseMatrix& matrix, std::uint32_t begin, std::uin
   return group;
 }
 
+// The non-zeros of a row that are not stored yet.
+struct RowCursor {
+  std::uint32_t row;
+  std::size_t next, end;
+
+  // How many of them are in the columns before `limit`.
+  std::size_t count_before(const SparseMatrix& matrix, std::uint32_t limit) const {
+    std::size_t k = next;
+    while (k < end && matrix.col_idx[k] < limit) ++k;
+    return k - next;
+  }
+};
+
+// Store the non-zeros of a slice of rows, the windows with few of them first: the end of a window is then predicted.
+void add_slice(const SparseMatrix& matrix, const std::vector<RowCursor>& rows, std::size_t lanes, WindowGroup* group) {
+  struct Part {
+    WindowEntry entry;
+    std::vector<std::size_t> first, count;  // of each row
+  };
+  std::vector<Part> parts;
+  std::vector<RowCursor> cursors = rows;
+  for (std::uint64_t from = 0; from < matrix.columns; from += kWindowColumns) {
+    Part part{{static_cast<std::uint16_t>(from / kWindowColumns), 0}, {}, {}};
+    const auto limit = static_cast<std::uint32_t>(std::min<std::uint64_t>(from + kWindowColumns, matrix.columns));
+    for (RowCursor& cursor : cursors) {
+      const std::size_t count = cursor.count_before(matrix, limit);
+      part.first.push_back(cursor.next);
+      part.count.push_back(count);
+      part.entry.count = std::max(part.entry.count, static_cast<std::uint16_t>(count));
+      cursor.next += count;
+    }
+    if (part.entry.count > 0) parts.push_back(std::move(part));
+  }
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.entry.count < b.entry.count; });
+  group->entry_counts.push_back(static_cast<std::uint32_t>(parts.size()));
+  for (const Part& part : parts) {
+    group->entries.push_back(part.entry);
+    for (std::size_t n = 0; n < part.entry.count; ++n) {
+      for (std::size_t lane = 0; lane < lanes; ++lane) {
+        const bool present = lane < rows.size() && n < part.count[lane];
+        const std::size_t k = present ? part.first[lane] + n : 0;
+        const std::uint32_t position = present ? matrix.col_idx[k] % kWindowColumns : kWindowColumns;
+        group->positions.push_back(static_cast<std::uint8_t>(position));
+        group->values.push_back(present ? matrix.values[k] : 0.0f);
+      }
+    }
+  }
+}
+
+WindowGroup make_windows(const SparseMatrix& matrix, std::uint32_t begin, std::uint32_t end, std::size_t lanes) {
+  WindowGroup group;
+  group.begin = begin;
+  group.end = end;
+  std::vector<RowCursor> rows;
+  for (std::uint32_t row = begin; row < end; ++row) {
+    rows.push_back({row, matrix.row_ptr[row], matrix.row_ptr[row + 1]});
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const RowCursor& a, const RowCursor& b) { return a.end - a.next > b.end - b.next; });
+  for (std::size_t s = 0; s < rows.size(); s += lanes) {
+    const std::size_t last = std::min(s + lanes, rows.size());
+    const std::vector<RowCursor> slice(rows.begin() + static_cast<std::ptrdiff_t>(s),
+                                       rows.begin() + static_cast<std::ptrdiff_t>(last));
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      group.rows.push_back(lane < slice.size() ? slice[lane].row : matrix.rows);
+    }
+    add_slice(matrix, slice, lanes, &group);
+  }
+  return group;
+}
+
 }  // namespace
 
 TilePlan plan_tiles(const SparseMatrix& matrix, const TileShape& shape) {
@@ -182,6 +254,24 @@ SlicePlan plan_slices(const SparseMatrix& matrix, int lanes, std::uint32_t group
       blocks.back().last = from + width == matrix.columns;
     }
     plan.groups.push_back(std::move(blocks));
+  }
+  return plan;
+}
+
+bool windows_pay_off(const SparseMatrix& matrix, std::uint32_t groups) {
+  // Beyond the caches of a core, padding costs more than looking up saves.
+  constexpr std::size_t kMaxNonzeros = 1 << 20;
+  const bool countable = matrix.columns / kWindowColumns < 65535;
+  return countable && matrix.values.size() / std::max(groups, 1u) <= kMaxNonzeros;
+}
+
+WindowPlan plan_windows(const SparseMatrix& matrix, int lanes, std::uint32_t groups) {
+  WindowPlan plan;
+  plan.rows = matrix.rows;
+  plan.windows = (matrix.columns + kWindowColumns - 1) / kWindowColumns;
+  const std::vector<std::uint32_t> bounds = partition_rows(matrix, groups);
+  for (std::size_t g = 0; g + 1 < bounds.size(); ++g) {
+    plan.groups.push_back(make_windows(matrix, bounds[g], bounds[g + 1], static_cast<std::size_t>(lanes)));
   }
   return plan;
 }

@@ -58,6 +58,26 @@ struct SlicePlan {
   std::uint32_t rows = 0;
 };
 
+struct WindowGroup {
+  std::uint32_t begin = 0, end = 0;  // rows
+  std::vector<std::uint32_t> entry_counts, rows;
+  std::vector<WindowEntry> entries;
+  std::vector<std::uint8_t> positions;
+  std::vector<float> values;
+};
+
+struct WindowPlan {
+  std::vector<WindowGroup> groups;
+  std::size_t windows = 0;
+  std::uint32_t rows = 0;
+};
+
+// The columns of a window besides the zero at its end.
+constexpr std::uint32_t kWindowColumns = kWindow - 1;
+// Whether non-zeros and padding, stored by windows, are small enough to be read faster than without padding.
+bool windows_pay_off(const SparseMatrix& matrix, std::uint32_t groups);
+WindowPlan plan_windows(const SparseMatrix& matrix, int lanes, std::uint32_t groups);
+
 SlicePlan plan_slices(const SparseMatrix& matrix, int lanes, std::uint32_t groups);
 
 }  // namespace rigl
