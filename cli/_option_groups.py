@@ -23,13 +23,15 @@ class RecipeOptions:
     output: Path | None
     model: str | None
     data: str | None
+    kernels: str | None
     overrides: tuple[str, ...]
     seed: int | None
 
     @property
     def changes(self) -> list[str]:
         """The changes of the recipe."""
-        return options.changes(self.overrides, self.model, self.data, self.seed)
+        kernels = [] if self.kernels is None else [f"sparsity.kernels={self.kernels}"]
+        return [*kernels, *options.changes(self.overrides, self.model, self.data, self.seed)]
 
     def load(self) -> "Recipe":
         """Read the recipe, with its changes."""
@@ -69,6 +71,7 @@ recipe_options = options.all_of(
     options.output(metavar="DIR", show_default="runs/RECIPE"),
     options.model,
     options.data,
+    options.kernels,
     options.overrides,
     options.seed,
 )

@@ -49,6 +49,12 @@ recipe = option(
 )
 model = option("--model", type=Name(registered("models"), REFERENCE), help="Model to use instead of the recipe's.")
 data = option("--data", type=Name(registered("data sets"), REFERENCE), help="Data set to use instead of the recipe's.")
+kernels = option(
+    "--kernels",
+    type=OneOf("kernels", ("auto", "sparse", "masked")),
+    show_default="the recipe's",
+    help="Train on sparse kernels, with masks, or with whichever is faster.",
+)
 overrides = option(
     "--set", "overrides", multiple=True, type=Name(recipe_settings, "KEY=VALUE"), help="Override a value of the recipe."
 )

@@ -1,6 +1,6 @@
 """Which layers train on sparse kernels, and why the others stay masked."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import distributed, nn
@@ -16,6 +16,7 @@ from rigl_compress.sparsity.sparsity_config import Kernels
 
 # Denser layers are faster as dense products of torch, which the masked path computes (benchmarks/sparse_training.py).
 CROSSOVER = 0.4
+FULL = "it has all of its connections"
 
 
 def masked_reasons(
@@ -61,7 +62,7 @@ def _has_kernels(method: Method) -> bool:
 
 def _of_density(density: float, kernels: Kernels) -> str:
     if density >= 1:
-        return "it has all of its connections"
+        return FULL
     return f"a density of {density:.2g} is faster dense" if kernels == "auto" and density > CROSSOVER else ""
 
 
@@ -90,6 +91,22 @@ def _users(model: nn.Module) -> dict[int, int]:
             if parameter is not None:
                 found[id(parameter)] = found.get(id(parameter), 0) + 1
     return found
+
+
+def kernel_notes(reasons: Mapping[str, str], layers: Collection[str], kernels: Kernels) -> tuple[str, ...]:
+    """Return what a run says about its kernels, unless all layers are to be masked.
+
+    >>> kernel_notes({"2.weight": "a density of 0.5 is faster dense"}, ["0.weight", "2.weight"], "auto")
+    ('sparse kernels train 0.weight; 2.weight stays masked: a density of 0.5 is faster dense',)
+    >>> kernel_notes({}, ["0.weight"], "masked")
+    ()
+    """
+    if kernels == "masked":
+        return ()
+    sparse = [name for name in layers if name not in reasons]
+    notes = [f"sparse kernels train {', '.join(sparse) or 'no layer'}"]
+    masked = [f"{name} stays masked: {reason}" for name, reason in reasons.items() if reason != FULL]
+    return ("; ".join([*notes, *masked]),)
 
 
 def masked_warnings(reasons: Mapping[str, str], densities: Mapping[str, float], kernels: Kernels) -> list[str]:

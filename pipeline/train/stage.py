@@ -18,6 +18,7 @@ from rigl_compress.data.dataset import DataSet
 from rigl_compress.data.load_dataset import load_dataset
 from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.models.sparse_parameters import sparse_layers
 from rigl_compress.pipeline.optimizers import build_optimizer
 from rigl_compress.pipeline.prune.stage import keep_removals, prune, pruned_spec
 from rigl_compress.pipeline.recipe import Recipe, StartConfig
@@ -47,6 +48,7 @@ from rigl_compress.pipeline.train.training_loop import Job, train_epochs
 from rigl_compress.pipeline.train.training_summary import Attempt, summarize
 from rigl_compress.pipeline.train.warning_lines import warnings_to_log
 from rigl_compress.pipeline.workspace import Run
+from rigl_compress.sparsity.kernel_choice import kernel_notes
 from rigl_compress.sparsity.sparsifier import Sparsifier
 
 
@@ -242,7 +244,7 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
         distillation=distillation,
         dense=distillation.teacher if distillation and recipe.distill and recipe.distill.run is None else None,
         initial=initial,
-        notes=notes,
+        notes=(*notes, *kernel_notes(sparse.masked, sparse_layers(model), recipe.sparsity.kernels)),
         recalibrated=-1 if pruned else 0,
         world=world,
     )
