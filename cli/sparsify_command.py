@@ -12,7 +12,13 @@ from rigl_compress.cli._option_types import OneOf
 @click.command("sparsify")
 @click.argument("file", metavar="FILE", type=options.PATH)
 @options.output(metavar="FILE", required=True)
-@options.option("--sparsity", type=float, metavar="SHARE", default=0.5, show_default=True, help="Share of zeros.")
+@options.option("--sparsity", type=float, metavar="SHARE", show_default="0.5", help="Share of zeros.")
+@options.option(
+    "--budget",
+    default="",
+    metavar="KIND=AMOUNT",
+    help="Least error within speedup=2, latency=8ms, size=4MB or flops=100M, instead of a sparsity.",
+)
 @options.option(
     "--calibration",
     type=options.PATH,
@@ -75,6 +81,7 @@ def command(
     \b
     Example:
       rigl-compress sparsify model.onnx -o small.onnx --sparsity 0.6 --calibration photographs/
+      rigl-compress sparsify model.onnx -o small.onnx --budget speedup=2 --calibration data.npz
       rigl-compress sparsify model.onnx -o small.onnx --calibration data.npz --assert "agreement>=0.98"
     """
     from rigl_compress.cli import _render
