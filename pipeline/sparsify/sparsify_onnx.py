@@ -74,11 +74,34 @@ def sparsify_onnx(
     return _Job(Path(source), Path(path), chosen, listener).run()
 
 
-class _Job:
-    """One file to prune."""
+def sparsify_curve(
+    source: Path | str, path: Path | str, sparsities: Sequence[float], config: SparsifyConfig, listener: Listener
+) -> list[SparsifyReport]:
+    """Prune a file to several sparsities, as PATH-0.4.onnx and so on; the errors of layers are measured once."""
+    errors: dict[str, LayerErrors] = {}
+    found = []
+    for each in sparsities:
+        target = Path(path).with_name(f"{Path(path).stem}-{each:g}{Path(path).suffix}")
+        check_target(target, overwrite=config.overwrite, source=Path(source))
+    for each in sparsities:
+        target = Path(path).with_name(f"{Path(path).stem}-{each:g}{Path(path).suffix}")
+        found.append(_Job(Path(source), target, replace(config, sparsity=each), listener, errors).run())
+    return found
 
-    def __init__(self, source: Path, path: Path, config: SparsifyConfig, listener: Listener) -> None:
+
+class _Job:
+    """One file to prune; `errors` of layers are measured if there are none."""
+
+    def __init__(
+        self,
+        source: Path,
+        path: Path,
+        config: SparsifyConfig,
+        listener: Listener,
+        errors: dict[str, LayerErrors] | None = None,
+    ) -> None:
         self.source, self.path, self.config, self.listener = source, path, config, listener
+        self.errors: dict[str, LayerErrors] = {} if errors is None else errors
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
 
@@ -176,12 +199,13 @@ class _Job:
     def _errors(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, LayerErrors]:
         """Return the errors of layers, measured or from an interrupted run."""
         kept = pruning.saved.load_table("errors")
-        if kept is not None:
-            return {name: LayerErrors.from_json(each) for name, each in kept.items()}
+        self.errors.update({name: LayerErrors.from_json(each) for name, each in (kept or {}).items()})
+        if self.errors:
+            return self.errors
         probe = ErrorProbe(pruning.pruned, pruning.calibration, self.config.chosen_method, self.config.threads)
-        found = probe.run([each for each in layers if not each.depthwise], self.listener)
-        pruning.saved.save_table("errors", {name: each.to_json() for name, each in found.items()})
-        return found
+        self.errors.update(probe.run([each for each in layers if not each.depthwise], self.listener))
+        pruning.saved.save_table("errors", {name: each.to_json() for name, each in self.errors.items()})
+        return self.errors
 
     def _prune(
         self, pruning: OneShotPruning, layers: Sequence[PrunableLayer], counts: dict[str, int]
