@@ -12,7 +12,21 @@ from rigl_compress.cli._option_types import OneOf
 @click.command("sparsify")
 @click.argument("file", metavar="FILE", type=options.PATH)
 @options.output(metavar="FILE", required=True)
-@options.option("--sparsity", type=float, metavar="SHARE", default=0.5, show_default=True, help="Share of zeros.")
+@options.option(
+    "--sparsity",
+    "sparsities",
+    type=float,
+    multiple=True,
+    metavar="SHARE",
+    show_default="0.5",
+    help="Share of zeros; several for a curve, each in a file of its own.",
+)
+@options.option(
+    "--budget",
+    default="",
+    metavar="KIND=AMOUNT",
+    help="Least error within speedup=2, latency=8ms, size=4MB or flops=100M, instead of a sparsity.",
+)
 @options.option(
     "--calibration",
     type=options.PATH,
@@ -64,6 +78,7 @@ from rigl_compress.cli._option_types import OneOf
 def command(
     file: Path,
     output: Path,
+    sparsities: tuple[float, ...],
     conditions: tuple[str, ...],
     html: Path | None,
     no_timing: bool,
@@ -75,26 +90,35 @@ def command(
     \b
     Example:
       rigl-compress sparsify model.onnx -o small.onnx --sparsity 0.6 --calibration photographs/
+      rigl-compress sparsify model.onnx -o small.onnx --sparsity 0.4 --sparsity 0.6 --html curve.html
+      rigl-compress sparsify model.onnx -o small.onnx --budget speedup=2 --calibration data.npz
       rigl-compress sparsify model.onnx -o small.onnx --calibration data.npz --assert "agreement>=0.98"
     """
     from rigl_compress.cli import _layer_tables, _render
     from rigl_compress.pipeline.bench.conditions import parse_condition
-    from rigl_compress.pipeline.sparsify.sparsify_onnx import sparsify_onnx
+    from rigl_compress.pipeline.sparsify.sparsify_onnx import sparsify_curve, sparsify_onnx
     from rigl_compress.pipeline.sparsify.sparsify_page import write_sparsify_page
     from rigl_compress.pipeline.sparsify.sparsify_report import METRICS
 
     wanted = [parse_condition(text, METRICS) for text in conditions]
-    config = _config(no_timing=no_timing, **settings)
+    config = _config(sparsity=sparsities[0] if len(sparsities) == 1 else None, no_timing=no_timing, **settings)
     with _render.layer_listener("sparsify") as listener:
-        report = sparsify_onnx(file, output, config, listener=listener)
+        if len(sparsities) > 1:
+            reports = sparsify_curve(file, output, sparsities, config, listener)
+        else:
+            reports = [sparsify_onnx(file, output, config, listener=listener)]
     if html:
-        write_sparsify_page([report], html)
-    verdicts = report.check(wanted)
+        write_sparsify_page(reports, html)
+    verdicts = [verdict for report in reports for verdict in report.check(wanted)]
     if as_json:
-        _render.json_result({**report.to_json(), "conditions": [{**vars(each)} for each in verdicts]})
+        found = [report.to_json() for report in reports]
+        content = found[0] if len(found) == 1 else {"curve": found}
+        _render.json_result({**content, "conditions": [{**vars(each)} for each in verdicts]})
     else:
-        _layer_tables.sparsified(report)
-    for line in (*(f"warning: {each}" for each in report.notes), *map(str, verdicts)):
+        for report in reports:
+            _layer_tables.sparsified(report)
+    warnings = dict.fromkeys(f"warning: {each}" for report in reports for each in report.notes)
+    for line in (*warnings, *map(str, verdicts)):
         _render.note(line)
     if not all(each.holds for each in verdicts):
         raise SystemExit(1)

@@ -25,7 +25,8 @@ from rigl_compress.data.samples import Samples
 from rigl_compress.models.sparse_model import SparseModel, check_weights
 from rigl_compress.pipeline.metrics import loss_of
 from rigl_compress.pipeline.run_plots import logarithmic, own_style
-from rigl_compress.pipeline.train.stage import RunEnvironment, find_device
+from rigl_compress.pipeline.train.device_choice import find_device
+from rigl_compress.pipeline.train.stage import RunEnvironment
 from rigl_compress.pipeline.workspace import Run
 
 Weights = Mapping[str, Tensor]

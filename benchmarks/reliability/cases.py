@@ -109,6 +109,7 @@ def warm_up(shop: Workshop) -> list[Arguments]:
         ("export", run, "-o", onnx),
         ("bench", onnx, "--html", onnx.with_suffix(".html"), *QUICK),
         ("inspect", run, "--png", onnx.with_suffix(".png")),
+        ("sparsify", onnx, "-o", onnx.with_name("small.onnx"), "--html", onnx.with_suffix(".html"), "--no-timing"),
         ("sweep", "--recipe", recipe, "-o", shop.root / "warm" / "sweep", *shop.data),
         ("compare", "--recipe", recipe, "-o", shop.root / "warm" / "compare", "--train-only", *shop.data),
     ]
@@ -180,6 +181,20 @@ def exporting(shop: Workshop) -> list[Case]:
     return cases
 
 
+def sparsifying(shop: Workshop) -> list[Case]:
+    """Prune an ONNX file over an earlier one, with calibration data, and write a page."""
+    import numpy as np
+    from onnx_layers import correlated, perceptron, saved
+
+    source, data = saved(perceptron(), shop.root / "dense.onnx"), shop.root / "calibration.npz"
+    np.savez(data, x=correlated(60, 32))
+    words = ("--calibration", data, "--no-timing", "--force", "--html", f"{BOX}/page.html")
+    sparsify: Arguments = ("sparsify", source, "-o", f"{BOX}/small.onnx", *words)
+    folder = shop.template("sparsify")
+    must(*in_box(folder, sparsify))
+    return [Case("sparsify", folder, sparsify)]
+
+
 def fetching(shop: Workshop) -> list[Case]:
     """Fetch a data set of which a file is there, from a source on this machine."""
     from rigl_compress.data.data_files import DataFile, md5
@@ -219,4 +234,4 @@ def in_box(box: Path, arguments: Sequence[object]) -> Arguments:
 def all_cases(shop: Workshop, injector: Injector) -> list[Case]:
     """Make the templates, and give all commands."""
     trained = training(shop, injector)
-    return [*fetching(shop), *pruning(shop), *exporting(shop), *trained, *grids(shop)]
+    return [*fetching(shop), *pruning(shop), *exporting(shop), *sparsifying(shop), *trained, *grids(shop)]

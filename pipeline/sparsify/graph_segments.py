@@ -110,8 +110,14 @@ def _element(kind: np.dtype[Any]) -> int:
     return int(helper.np_dtype_to_tensor_dtype(kind))
 
 
-def open_segment(model: onnx.ModelProto, threads: int = 0) -> ort.InferenceSession:
-    """Open a segment; without memory patterns and arenas, which keep the most that any input needed."""
+def open_segment(model: onnx.ModelProto, threads: int = 0, *, once: bool = False) -> ort.InferenceSession:
+    """Open a segment, without an arena, which keeps the most that any input needed.
+
+    With `once`, opening is to be fast rather than running: weights are not packed, and no operators fused.
+    """
     options = session_options(threads)
     options.enable_cpu_mem_arena = False
+    if once:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.disable_prepacking", "1")
     return open_session(model, options)

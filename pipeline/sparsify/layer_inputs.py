@@ -44,7 +44,8 @@ class Stream:
         """Yield values before a place, batch by batch; of all batches, or of some."""
         segment = Segment(self.cuts, self.place, end, tuple(wanted))
         kinds = {name: each.dtype for name, each in self._values[0].items()}
-        session = open_segment(segment.model(weights, kinds), self.threads) if segment.outputs else None
+        few = only is not None
+        session = open_segment(segment.model(weights, kinds), self.threads, once=few) if segment.outputs else None
         for values in self._values if only is None else [self._values[number] for number in only]:
             found = {name: values[name] for name in wanted if name in values}
             if session is not None:

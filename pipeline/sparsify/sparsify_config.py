@@ -11,6 +11,7 @@ from rigl_compress.pipeline.bench.timing import TimingPlan
 from rigl_compress.pipeline.export.stage import PLAIN, TARGETS
 from rigl_compress.pipeline.sparsify.calibration_samples import CalibrationConfig, Normalization
 from rigl_compress.pipeline.sparsify.density_allocation import ALLOCATIONS
+from rigl_compress.pipeline.sparsify.layer_costs import parse_budget
 from rigl_compress.pipeline.sparsify.one_shot_pruning import METHODS
 from rigl_compress.runtime.sparse_runtime_export import TARGET
 
@@ -19,14 +20,15 @@ SPARSITY = 0.5
 
 @dataclass(frozen=True)
 class SparsifyConfig:
-    """The settings of `sparsify_onnx`. An empty method or allocation is chosen by whether there is calibration data.
+    """The settings of `sparsify_onnx`: a sparsity, 0.5 by default, or a budget such as "speedup=2".
 
-    `method`: "obs" (second-order information) or "magnitude". `allocation` of weights among layers: "error" (least
-    error of the outputs), "uniform", or "scaled" (by scaled magnitude). `dense`: patterns of weights that are not
-    touched.
+    An empty method or allocation is chosen by whether there is calibration data. `method`: "obs" (second-order
+    information) or "magnitude". `allocation` of weights among layers: "error" (least error of the outputs), "uniform",
+    or "scaled" (by scaled magnitude). `dense`: patterns of weights that are not touched.
     """
 
-    sparsity: float = SPARSITY
+    sparsity: float | None = None
+    budget: str = ""
     method: str = ""
     allocation: str = ""
     calibration: Path | str | None = None
@@ -42,8 +44,12 @@ class SparsifyConfig:
     timing: TimingPlan | None = field(default_factory=lambda: TimingPlan(openings=3, rounds=15, seconds=6.0))
 
     def __post_init__(self) -> None:
-        if not 0 <= self.sparsity < 1:
+        if self.sparsity is not None and not 0 <= self.sparsity < 1:
             raise InputError(f"sparsity is {self.sparsity}, expected a share from 0 to below 1")
+        if self.budget and (self.sparsity is not None or self.allocation not in ("", "error")):
+            raise InputError("a budget decides the sparsity of every layer: leave out --sparsity and --allocation")
+        if self.budget:
+            parse_budget(self.budget)
         for kind, name, known in (
             ("method", self.method, METHODS),
             ("allocation", self.allocation, ALLOCATIONS),
@@ -65,7 +71,12 @@ class SparsifyConfig:
     @property
     def chosen_allocation(self) -> str:
         """How weights are shared out: by measured errors if there is data."""
-        return self.allocation or ("scaled" if self.calibration is None else "error")
+        return self.allocation or ("scaled" if self.calibration is None and not self.budget else "error")
+
+    @property
+    def density(self) -> float:
+        """The share of weights to keep."""
+        return 1 - (SPARSITY if self.sparsity is None else self.sparsity)
 
     @property
     def layout(self) -> Layout:

@@ -17,8 +17,11 @@ from rigl_compress.exporters.ort_sessions import open_session
 from rigl_compress.exporters.reference_outputs import session_reference
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import lift_constants, metadata_of
+from rigl_compress.pipeline.bench.model_inputs import one_sample
+from rigl_compress.pipeline.sparsify.budget_search import TrialTimer, budgeted
 from rigl_compress.pipeline.sparsify.calibration_samples import Calibration, read_calibration
 from rigl_compress.pipeline.sparsify.density_allocation import error_counts, scaled_counts, uniform_counts
+from rigl_compress.pipeline.sparsify.layer_costs import parse_budget
 from rigl_compress.pipeline.sparsify.layer_errors import ErrorProbe, LayerErrors
 from rigl_compress.pipeline.sparsify.measured_latency import measured_latencies
 from rigl_compress.pipeline.sparsify.one_shot_pruning import (
@@ -71,12 +74,36 @@ def sparsify_onnx(
     return _Job(Path(source), Path(path), chosen, listener).run()
 
 
-class _Job:
-    """One file to prune."""
+def sparsify_curve(
+    source: Path | str, path: Path | str, sparsities: Sequence[float], config: SparsifyConfig, listener: Listener
+) -> list[SparsifyReport]:
+    """Prune a file to several sparsities, as PATH-0.4.onnx and so on; the errors of layers are measured once."""
+    errors: dict[str, LayerErrors] = {}
+    found = []
+    for each in sparsities:
+        target = Path(path).with_name(f"{Path(path).stem}-{each:g}{Path(path).suffix}")
+        check_target(target, overwrite=config.overwrite, source=Path(source))
+    for each in sparsities:
+        target = Path(path).with_name(f"{Path(path).stem}-{each:g}{Path(path).suffix}")
+        found.append(_Job(Path(source), target, replace(config, sparsity=each), listener, errors).run())
+    return found
 
-    def __init__(self, source: Path, path: Path, config: SparsifyConfig, listener: Listener) -> None:
+
+class _Job:
+    """One file to prune; `errors` of layers are measured if there are none."""
+
+    def __init__(
+        self,
+        source: Path,
+        path: Path,
+        config: SparsifyConfig,
+        listener: Listener,
+        errors: dict[str, LayerErrors] | None = None,
+    ) -> None:
         self.source, self.path, self.config, self.listener = source, path, config, listener
+        self.errors: dict[str, LayerErrors] = {} if errors is None else errors
         self.notes: list[str] = []
+        self.facts: dict[str, Any] = {}
 
     def run(self) -> SparsifyReport:
         """Read, prune, check, write."""
@@ -113,7 +140,7 @@ class _Job:
         return SparsifyReport(
             self.source, self.path, self.config.chosen_method, self.config.chosen_allocation, tuple(layers),
             found.dense, quality, self.source.stat().st_size, exported.bytes, latencies,
-            (*self.notes, *notes),
+            (*self.notes, *notes), facts=self.facts,
         )  # fmt: skip
 
     def _layers(self, plain: onnx.ModelProto) -> FoundLayers:
@@ -137,7 +164,7 @@ class _Job:
         """Return the folder of layers that are done."""
         if self.config.chosen_method != "obs":
             return SavedLayers()
-        kept = ("sparsity", "allocation", "dense")
+        kept = ("sparsity", "budget", "allocation")
         settings = {key: getattr(self.config, key) for key in kept} | {"samples": calibration.digest}
         settings |= {"source": sha256_of(self.source), "dense": list(self.config.dense)}
         saved = SavedLayers.beside(self.path, settings)
@@ -146,22 +173,39 @@ class _Job:
         return saved
 
     def _counts(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, int]:
-        density = 1 - self.config.sparsity
+        density = self.config.density
+        if self.config.budget:
+            return self._budgeted(pruning, layers)
         if self.config.chosen_allocation == "uniform":
             return uniform_counts(layers, density)
         if self.config.chosen_allocation == "scaled":
             return scaled_counts(pruning.pruned, layers, density)
         return dict(error_counts(layers, self._errors(pruning, layers), density).counts)
 
+    def _budgeted(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, int]:
+        """Return the counts that meet the budget; those of an interrupted run are kept, as times differ."""
+        kept = pruning.saved.load_table("counts")
+        if kept is None:
+            sample = one_sample(pruning.pruned.source, pruning.calibration.held_out[0])
+            timer = TrialTimer(pruning.pruned, layers, sample, self.config.threads, self.listener)
+            found = budgeted(parse_budget(self.config.budget), timer, self._errors(pruning, layers), self.config)
+            choice = found.choice.densities
+            kept = {"counts": {each.name: round(choice.get(each.name, 1.0) * each.size) for each in layers}}
+            kept |= {"cost": found.cost, "tried": found.tried}
+            pruning.saved.save_table("counts", kept)
+        self.facts["budget"] = {"wished": self.config.budget, "planned": kept["cost"], "tried": kept["tried"]}
+        return dict(kept["counts"])
+
     def _errors(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, LayerErrors]:
         """Return the errors of layers, measured or from an interrupted run."""
         kept = pruning.saved.load_table("errors")
-        if kept is not None:
-            return {name: LayerErrors.from_json(each) for name, each in kept.items()}
+        self.errors.update({name: LayerErrors.from_json(each) for name, each in (kept or {}).items()})
+        if self.errors:
+            return self.errors
         probe = ErrorProbe(pruning.pruned, pruning.calibration, self.config.chosen_method, self.config.threads)
-        found = probe.run([each for each in layers if not each.depthwise], self.listener)
-        pruning.saved.save_table("errors", {name: each.to_json() for name, each in found.items()})
-        return found
+        self.errors.update(probe.run([each for each in layers if not each.depthwise], self.listener))
+        pruning.saved.save_table("errors", {name: each.to_json() for name, each in self.errors.items()})
+        return self.errors
 
     def _prune(
         self, pruning: OneShotPruning, layers: Sequence[PrunableLayer], counts: dict[str, int]

@@ -11,9 +11,10 @@ from rigl_compress.data.samples import Split
 from rigl_compress.models.model_registry import MODELS
 from rigl_compress.pipeline.recipe import DataConfig, Recipe
 from rigl_compress.pipeline.train.batch_sizes import with_batch_of
+from rigl_compress.pipeline.train.device_choice import find_device
 from rigl_compress.pipeline.train.progress import ignore_progress
 from rigl_compress.pipeline.train.pruned_start import without_pruning
-from rigl_compress.pipeline.train.stage import RunEnvironment, build_job, find_device, model_spec
+from rigl_compress.pipeline.train.stage import RunEnvironment, build_job, model_spec
 from rigl_compress.pipeline.train.warning_lines import warnings_to_log
 from rigl_compress.pipeline.workspace import Run
 

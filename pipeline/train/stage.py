@@ -1,7 +1,7 @@
 """The stage `train`: recipe → run folder with a sparse model."""
 
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -28,6 +28,7 @@ from rigl_compress.pipeline.train.batch_sizes import batch_notes, with_batch_of
 from rigl_compress.pipeline.train.checkpoint import load_checkpoint
 from rigl_compress.pipeline.train.checkpoint_moments import Moments, stopping_on_sigterm
 from rigl_compress.pipeline.train.data_parallel import localise_batch_norm, replicated, synchronise_batch_norm
+from rigl_compress.pipeline.train.device_choice import find_device
 from rigl_compress.pipeline.train.initial_network import (
     build_initial,
     frozen_note,
@@ -180,22 +181,6 @@ def _remember_code(run: Run, recipe: Recipe, spec: ModelSpec, log: Log) -> None:
             record_trained_code(run.path, calls)
     except OSError as error:
         log(f"cannot record that {calls[0][0]} is trusted ({error}): later commands on {run.path} need --trust-code")
-
-
-def find_device(name: str) -> torch.device:
-    """Resolve auto | cpu | cuda | mps, with an index where there are several.
-
-    >>> find_device("cpu")
-    device(type='cpu')
-    """
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    if name.partition(":")[0] in ("cpu", "cuda", "mps"):
-        with suppress(RuntimeError, AssertionError):
-            return torch.empty(1, device=name).device
-    raise InputError(f"device {name!r} is not available here: use auto, cpu, cuda or mps")
 
 
 def model_spec(recipe: Recipe, data: DataSet) -> ModelSpec:

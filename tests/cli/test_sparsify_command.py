@@ -38,6 +38,20 @@ def test_json_and_conditions(cli: Cli, files: Path) -> None:
     assert (files / "b.onnx").exists()
 
 
+def test_a_curve_is_several_files_and_one_page(cli: Cli, files: Path) -> None:
+    words = ["--calibration", "data.npz", "--no-timing", "--json", "--html", "page.html"]
+    done = cli("sparsify", "net.onnx", "-o", "small.onnx", "--sparsity", "0.3", "--sparsity", "0.6", *words)
+    assert done.code == 0, done.err
+    found = json.loads(done.out)["curve"]
+    assert [round(each["sparsity"], 2) for each in found] == [0.3, 0.6]
+    assert found[0]["quality"]["snr"] > found[1]["quality"]["snr"]
+    assert (files / "small-0.3.onnx").exists()
+    assert (files / "page.html").read_text(encoding="utf-8").count("zeros, obs") == 2
+    again = cli("sparsify", "net.onnx", "-o", "small.onnx", "--sparsity", "0.9", "--sparsity", "0.6", *words)
+    assert again.code == 2
+    assert not (files / "small-0.9.onnx").exists()
+
+
 def test_errors_are_one_line(cli: Cli, files: Path) -> None:
     (files / "old.onnx").write_bytes(b"old")
     for words, message in (

@@ -14,8 +14,8 @@ from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.models.topology import connections
 from rigl_compress.pipeline.metrics import METRICS, evaluate
+from rigl_compress.pipeline.train.device_choice import find_device
 from rigl_compress.pipeline.train.small_dense import parameter_count
-from rigl_compress.pipeline.train.stage import find_device
 from rigl_compress.pipeline.workspace import Run
 from rigl_compress.sparsity.methods import METHODS
 

@@ -1,0 +1,104 @@
+"""Budgets: how they are typed, and that what is measured meets them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx_layers import correlated, draw, model_of, perceptron, saved
+
+import rigl_compress as rc
+from rigl_compress.core.errors import InputError
+from rigl_compress.exporters.onnx_costs import graph_costs
+from rigl_compress.exporters.restore import restore
+from rigl_compress.pipeline.sparsify.budget_search import CLOSE, candidates_of, within, within_time
+from rigl_compress.pipeline.sparsify.layer_costs import Budget, byte_costs, parse_budget, time_costs
+from rigl_compress.pipeline.sparsify.layer_errors import LayerErrors
+from rigl_compress.pipeline.sparsify.prunable_layers import find_prunable
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("speedup=2", 2.0), ("speedup=1.5x", 1.5), ("latency=250us", 2.5e-4), ("size=3kB", 3000.0), ("flops=2.5M", 2.5e6)],
+)
+def test_budgets_are_read(text: str, value: float) -> None:
+    assert parse_budget(text) == Budget(text.partition("=")[0], pytest.approx(value))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text", ["speed=2", "speedup", "speedup=fast", "latency=3parsecs", "size=0", "size=-1", "size=inf"]
+)
+def test_bad_budgets(text: str) -> None:
+    with pytest.raises(InputError, match="budget"):
+        parse_budget(text)
+
+
+def candidates() -> Any:
+    model = model_of(
+        [helper.make_node("MatMul", ["x", "a"], ["h"]), helper.make_node("MatMul", ["h", "b"], ["y"])],
+        [[16, 512]],
+        {"a": draw(512, 512), "b": draw(512, 512)},
+    )
+    layers = find_prunable(model).layers
+    errors = {name: LayerErrors((0.8, 0.4, 0.1), (0.01, 0.05, 0.3), s) for name, s in (("a", 1.0), ("b", 8.0))}
+    costs = time_costs(model, layers, {"x": draw(16, 512)})
+    return candidates_of(layers, errors, costs)
+
+
+def test_predicted_times_fall_and_dense_ones_are_not_faster() -> None:
+    for each in candidates().values():
+        assert each[0].density == 1.0
+        assert [one.cost for one in each] == sorted((one.cost for one in each), reverse=True)
+        assert each[-1].cost < each[0].cost / 4
+
+
+@pytest.mark.parametrize("speedup", [1.5, 2.0, 3.0])
+@pytest.mark.parametrize("wrong", [0.9, 1.0, 1.6])
+def test_wrong_predictions_are_corrected_by_measuring(speedup: float, wrong: float) -> None:
+    """The true time: more or less than predicted for what is sparse, and another part that no layer has."""
+    found = candidates()
+    whole = sum(each[0].cost for each in found.values())
+
+    def measured(choice: Any) -> float:
+        return 0.1 * whole + whole * (choice.cost / whole) ** wrong
+
+    got = within_time(found, Budget("speedup", speedup), 1.1 * whole, measured)
+    assert got.cost == pytest.approx(1.1 * whole / speedup, rel=2 * CLOSE)
+    assert got.choice.densities["b"] >= got.choice.densities["a"]
+
+
+def test_a_time_that_cannot_be_met_names_the_closest() -> None:
+    found = candidates()
+    with pytest.raises(InputError, match=r"cannot be met on this machine: the closest is speedup=2\.\d\d"):
+        within_time(found, Budget("speedup", 9), 1.0, lambda choice: max(0.4, 1.0 - len(choice.chosen)))
+
+
+def test_bytes_are_corrected() -> None:
+    layers = find_prunable(perceptron()).layers
+    errors = {each.name: LayerErrors((0.8, 0.4, 0.1), (0.01, 0.05, 0.3), 1.0) for each in layers}
+    every = candidates_of(layers, errors, byte_costs(layers))
+    found = within(every, Budget("size", 20_000), 1000, lambda choice: choice.cost * 1.1 + 3000)
+    assert 19_500 <= found.cost <= 20_000
+    with pytest.raises(InputError, match="the closest is size="):
+        within(every, Budget("size", 2_000), 1000, lambda choice: choice.cost + 1500)
+
+
+@pytest.mark.parametrize("kind", ["size", "flops"])
+def test_files_meet_budgets(kind: str, tmp_path: Path) -> None:
+    saved(perceptron(hidden=128), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=correlated(160, 32))
+    wished = {"size": "size=60kB", "flops": "flops=20K"}[kind]
+    given = {"budget": wished, "calibration": tmp_path / "data.npz", "timing": None}
+    found = rc.sparsify_onnx(tmp_path / "net.onnx", tmp_path / "small.onnx", **given)
+    plain = restore(onnx.load(tmp_path / "small.onnx"))
+    costs = {"size": float(found.bytes), "flops": graph_costs(plain, {"x": draw(1, 32)}).sparse_flops}
+    assert 0.93 * parse_budget(wished).value <= costs[kind] <= 1.03 * parse_budget(wished).value
+    assert found.facts["budget"]["wished"] == wished
+
+
+def test_a_budget_stands_alone(tmp_path: Path) -> None:
+    saved(perceptron(), tmp_path / "net.onnx")
+    with pytest.raises(InputError, match="leave out --sparsity"):
+        rc.sparsify_onnx(tmp_path / "net.onnx", tmp_path / "small.onnx", budget="speedup=2", sparsity=0.5)
