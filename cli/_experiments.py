@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rigl_compress.cli import _options as options
+from rigl_compress.cli._option_types import Name, fixed
+from rigl_compress.core.errors import InputError
 
 if TYPE_CHECKING:
     from rigl_compress.experiments.results import ExperimentResult
@@ -30,6 +32,13 @@ experiment_options = options.all_of(
         show_default="one per core, 1 on a GPU",
         help="Number of parallel runs, one thread each.",
     ),
+    options.option(
+        "--engine",
+        default="local",
+        show_default=True,
+        type=Name(fixed("local", "ray", "ray:auto"), "local|ray[:ADDRESS]"),
+        help="Where to run: processes of this machine, or a Ray cluster (needs the extra ray).",
+    ),
     options.data_dir,
     options.device,
     options.dry_run,
@@ -49,6 +58,7 @@ class ExperimentOptions:
     seeds: int | None
     overrides: tuple[str, ...]
     jobs: int | None
+    engine: str
     data_dir: Path | None
     device: str
     dry_run: bool
@@ -72,7 +82,10 @@ class ExperimentOptions:
         if self.dry_run:
             _render.runs({trial.path: trial.state for trial in trials}, as_json=self.as_json)
             return None
-        jobs = self.jobs or default_jobs(self.device)
+        if self.engine != "local" and self.engine.partition(":")[0] != "ray":
+            raise InputError(f"unknown engine {self.engine!r}: use local, ray or ray:ADDRESS")
+        jobs = self.jobs or (default_jobs(self.device) if self.engine == "local" else len(trials))
         _render.note(f"{len(trials)} run{'s' if len(trials) > 1 else ''} in {folder}, {jobs} at a time")
         with _render.watching(len(trials)) as listeners:
-            return run_experiment(experiment, trials, Task(self.device, self.data_dir, train_only), jobs, listeners)
+            task = Task(self.device, self.data_dir, train_only, self.engine)
+            return run_experiment(experiment, trials, task, jobs, listeners)

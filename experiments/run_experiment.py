@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rigl_compress.core.artifacts import write_json
 from rigl_compress.core.folder_lock import locked
+from rigl_compress.experiments.ray_engine import run_on_ray
 from rigl_compress.experiments.results import RESULTS, ExperimentResult, rows_of
 from rigl_compress.experiments.scheduler import Listeners, run_all
 from rigl_compress.experiments.spec import Experiment
@@ -19,7 +20,8 @@ def run_experiment(
     out = trials[0].path.parents[1]
     order = [row.label for row in experiment.ordered()]
     with locked(out):
-        rows = rows_of(experiment, run_all(trials, task, jobs, listeners))
+        run = run_all if task.engine == "local" else run_on_ray
+        rows = rows_of(experiment, run(trials, task, jobs, listeners))
         by_dependency = sorted(rows, key=lambda each: order.index(each.row.label))
         timed = {} if task.train_only else latencies(by_dependency, out, listeners.benched)
         result = ExperimentResult(experiment, rows, timed)

@@ -69,13 +69,7 @@ class Schedule:
 
 def run_all(trials: Sequence[Trial], work: Work, jobs: int, listeners: Listeners) -> list[Outcome]:
     """Run the trials, `jobs` at a time. A trial that starts from another waits for it, and fails if that one fails."""
-    schedule = Schedule([])
-    for trial in trials:
-        if work.done(trial):
-            _remove_stale_lock(trial)
-            _record(schedule, Outcome(trial, trial.run.result()), listeners)
-        else:
-            schedule.waiting.append(trial)
+    schedule = start_schedule(trials, work, listeners)
     try:
         while schedule.waiting or schedule.running:
             _advance(schedule, work, jobs, listeners)
@@ -87,6 +81,18 @@ def run_all(trials: Sequence[Trial], work: Work, jobs: int, listeners: Listeners
     return [schedule.outcomes[trial.key] for trial in trials]
 
 
+def start_schedule(trials: Sequence[Trial], work: Work, listeners: Listeners) -> Schedule:
+    """Return the trials that are left to run, and the outcomes of those that are done."""
+    schedule = Schedule([])
+    for trial in trials:
+        if work.done(trial):
+            _remove_stale_lock(trial)
+            record(schedule, Outcome(trial, trial.run.result()), listeners)
+        else:
+            schedule.waiting.append(trial)
+    return schedule
+
+
 def _remove_stale_lock(trial: Trial) -> None:
     """Remove the lock file of a finished trial whose process was killed before it could."""
     if (trial.path / LOCK).exists():
@@ -96,15 +102,22 @@ def _remove_stale_lock(trial: Trial) -> None:
 
 def _advance(schedule: Schedule, work: Work, jobs: int, listeners: Listeners) -> None:
     """Start the trials that can run, and wait for a message from one that does."""
-    for outcome in _blocked(schedule):
-        _record(schedule, outcome, listeners)
-    for trial in _ready(schedule)[: jobs - len(schedule.running)]:
-        schedule.waiting.remove(trial)
+    for trial in advance_waiting(schedule, jobs - len(schedule.running), listeners):
         schedule.running |= [_start(trial, work)]
         listeners.started(trial)
     for connection in wait(list(schedule.running)) if schedule.running else ():
         assert isinstance(connection, Connection)
         _receive(connection, schedule, listeners)
+
+
+def advance_waiting(schedule: Schedule, places: int, listeners: Listeners) -> list[Trial]:
+    """Take so many trials that can run from those that wait; record those that never can."""
+    for outcome in _blocked(schedule):
+        record(schedule, outcome, listeners)
+    chosen = _ready(schedule)[:places]
+    for trial in chosen:
+        schedule.waiting.remove(trial)
+    return chosen
 
 
 def _ready(schedule: Schedule) -> list[Trial]:
@@ -119,7 +132,8 @@ def _blocked(schedule: Schedule) -> Iterator[Outcome]:
             yield Outcome(trial, failure=f"{trial.row.after}, seed {trial.seed}, which it starts from, failed")
 
 
-def _record(schedule: Schedule, outcome: Outcome, listeners: Listeners) -> None:
+def record(schedule: Schedule, outcome: Outcome, listeners: Listeners) -> None:
+    """Keep the outcome of a trial, and tell it."""
     schedule.outcomes[outcome.trial.key] = outcome
     listeners.finished(outcome)
 
@@ -160,7 +174,7 @@ def _receive(connection: Connection, schedule: Schedule, listeners: Listeners) -
         message = connection.recv()
     except (EOFError, OSError):
         process.join()
-        message = _died(schedule, trial, _exit_reason(process.exitcode))
+        message = died(schedule, trial, _exit_reason(process.exitcode))
     if isinstance(message, Progress):
         listeners.progressed(trial, message)
         return
@@ -168,10 +182,10 @@ def _receive(connection: Connection, schedule: Schedule, listeners: Listeners) -
     connection.close()
     del schedule.running[connection]
     if message is not None:
-        _record(schedule, message, listeners)
+        record(schedule, message, listeners)
 
 
-def _died(schedule: Schedule, trial: Trial, reason: str) -> Outcome | None:
+def died(schedule: Schedule, trial: Trial, reason: str) -> Outcome | None:
     """Let a trial whose process died try once more, from its checkpoint; None: it does. A second time it failed."""
     if trial.key in schedule.retried:
         return Outcome(trial, failure=f"{reason} (twice)")

@@ -22,6 +22,7 @@ class Task:
     device: str = "auto"
     data_dir: Path | None = None
     train_only: bool = False
+    engine: str = "local"  # or ray[:ADDRESS]
     trust_code: bool = field(default_factory=code_is_trusted)
     named: set[str] | None = field(default_factory=named)
 

@@ -95,6 +95,7 @@ class TrainConfig:
     accumulate: int = 1  # batches per optimizer step
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     compile: bool = False
+    channels_last: bool = False  # images and filters with their channels together in memory
     evaluate_every: int = 1  # epochs
     checkpoint_every: int = 1  # epochs
     checkpoint_steps: int = 0  # also after so many optimizer steps; 0: at the end of epochs only

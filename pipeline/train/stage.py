@@ -202,6 +202,8 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
     model, initial = network.model, network.captured(spec)
     check_input(model, data, spec)
     model.to(device)
+    if recipe.train.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     distillation = build_distillation(recipe, spec, model, data.classes)  # the teacher is copied before any mask
     optimizer = build_optimizer(model, recipe.optimizer)
     epochs = recipe.train.all_epochs

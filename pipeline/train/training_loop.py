@@ -131,6 +131,8 @@ def _begin_epoch(job: Job) -> None:
 
 def _loss(job: Job, x: Tensor, y: Tensor, taught: Losses) -> Tensor:
     """Return the loss of a batch; the teacher's part of it is also added to `taught`."""
+    if job.config.channels_last and x.dim() == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
     answers = job.forward(x)
     loss = loss_of(answers, y, job.config.label_smoothing)
     if job.distillation is not None:

@@ -37,9 +37,9 @@ def ran(script: Path, *words: object) -> str:
 
 
 def test_two_processes_train_what_one_trains() -> None:
-    methods = [word for method in ("rigl", "dnw", "l0") for word in ("--method", method)]
-    found = ran(ROOT / "benchmarks" / "distributed.py", "--steps", 60, "--processes", 2, *methods)
-    assert found.count("| same |") == 12
+    methods = [word for method in ("rigl", "l0") for word in ("--method", method)]
+    found = ran(ROOT / "benchmarks" / "distributed.py", "--steps", 30, "--processes", 2, *methods)
+    assert found.count("| same |") == 8
 
 
 @pytest.mark.slow

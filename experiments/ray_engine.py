@@ -1,0 +1,136 @@
+"""Run the trials of an experiment on a Ray cluster; a node that is lost costs its trials one more try."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from rigl_compress.core.errors import InputError, first_line, one_line
+from rigl_compress.core.optional_packages import optional_package
+from rigl_compress.experiments.scheduler import (
+    INTERVAL,
+    Listeners,
+    Outcome,
+    Schedule,
+    advance_waiting,
+    died,
+    record,
+    start_schedule,
+)
+from rigl_compress.experiments.trial_task import Task
+from rigl_compress.experiments.trials import Trial
+from rigl_compress.pipeline.train.progress import Progress
+
+SECONDS = 0.5  # between two looks at progress
+
+
+def run_on_ray(trials: Sequence[Trial], task: Task, jobs: int, listeners: Listeners) -> list[Outcome]:
+    """Run the trials on the cluster of `task.engine`, `jobs` at a time, as `run_all` does in local processes.
+
+    Run folders and data are to be on a file system that all nodes share. A trial takes a CPU, or a GPU.
+    """
+    cluster = _Cluster(task)
+    try:
+        schedule = start_schedule(trials, task, listeners)
+        while schedule.waiting or cluster.running:
+            for trial in advance_waiting(schedule, jobs - len(cluster.running), listeners):
+                cluster.start(trial)
+                listeners.started(trial)
+            cluster.collect(schedule, listeners)
+    finally:
+        cluster.close()
+    return [schedule.outcomes[trial.key] for trial in trials]
+
+
+class _Cluster:
+    """The connection to Ray, and the trials that run there."""
+
+    def __init__(self, task: Task) -> None:
+        self.ray = optional_package("ray", "ray", "--engine ray")
+        self.running: dict[Any, Trial] = {}
+        self.task = replace(task, data_dir=task.data_dir and task.data_dir.resolve())
+        address = task.engine.partition(":")[2]
+        try:
+            self.ray.init(address=address or None, log_to_driver=False, logging_level="error", include_dashboard=False)
+        except Exception as error:  # Ray's own, and those of its connections
+            raise InputError(
+                f"no Ray cluster at {address or 'this machine'}: {one_line(error)}; start one with `ray start`, or "
+                "leave out --engine"
+            ) from None
+        here = self.ray.get_runtime_context().get_node_id()
+        near = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=True)
+        self.board = self.ray.remote(num_cpus=0, scheduling_strategy=near)(Board).remote()
+        gpus = {"num_gpus": 1} if task.device.startswith("cuda") else {"num_cpus": 1}
+        self.work = self.ray.remote(max_retries=0, **gpus)(run_remotely)
+
+    def start(self, trial: Trial) -> None:
+        """Start a trial where there is room."""
+        placed = replace(trial, path=trial.path.resolve())
+        self.running[self.work.remote(placed, self.task, os.getcwd(), self.board)] = trial
+
+    def collect(self, schedule: Schedule, listeners: Listeners) -> None:
+        """Wait a moment for trials that end, and pass on the progress of the others."""
+        ended, _ = self.ray.wait(list(self.running), timeout=SECONDS) if self.running else ([], [])
+        for reference in ended:
+            trial = self.running.pop(reference)
+            if (outcome := self._outcome(reference, trial, schedule)) is not None:
+                record(schedule, outcome, listeners)
+        self._progress(listeners)
+
+    def _outcome(self, reference: Any, trial: Trial, schedule: Schedule) -> Outcome | None:
+        try:
+            result, failure = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:  # the worker or its node is gone
+            return died(schedule, trial, f"its worker was lost ({type(error).__name__}: {first_line(error)})")
+        return Outcome(trial, result, failure)
+
+    def _progress(self, listeners: Listeners) -> None:
+        by_key = {trial.key: trial for trial in self.running.values()}
+        with suppress(self.ray.exceptions.RayError):
+            for key, progress in self.ray.get(self.board.taken.remote()).items():
+                if key in by_key:
+                    listeners.progressed(by_key[key], progress)
+
+    def close(self) -> None:
+        """End what runs, and leave the cluster."""
+        for reference in self.running:
+            with suppress(Exception):
+                self.ray.cancel(reference, force=True)
+        self.ray.shutdown()
+
+
+class Board:
+    """Keeps the latest progress of each trial until the sweep takes it."""
+
+    def __init__(self) -> None:
+        self.latest: dict[tuple[str, int], Progress] = {}
+
+    def put(self, key: tuple[str, int], progress: Progress) -> None:
+        """Replace the progress of a trial."""
+        self.latest[key] = progress
+
+    def taken(self) -> dict[tuple[str, int], Progress]:
+        """Return what is new since the last time."""
+        found, self.latest = self.latest, {}
+        return found
+
+
+def run_remotely(trial: Trial, task: Task, folder: str, board: Any) -> tuple[dict[str, Any] | None, str]:
+    """Run a trial in a worker of Ray; returns its result, or the reason why there is none."""
+    if Path(folder).is_dir():  # paths in recipes are relative to it
+        os.chdir(folder)
+    last = 0.0
+
+    def report(progress: Progress) -> None:
+        nonlocal last
+        if monotonic() - last >= INTERVAL or progress.iteration == progress.iterations:
+            last = monotonic()
+            board.put.remote(trial.key, progress)
+
+    try:
+        return task(trial, report), ""
+    except Exception as error:  # one failed trial does not lose the others; the table has its reason
+        return None, " ".join(f"{type(error).__name__}: {error}".split())
