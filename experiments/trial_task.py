@@ -11,8 +11,9 @@ from rigl_compress.core.trust import code_is_trusted, named, only_named, trustin
 from rigl_compress.experiments.trials import Trial
 from rigl_compress.pipeline.run_pipeline import RunConfig, stages_of
 from rigl_compress.pipeline.stage_cache import Stage, run_stages, up_to_date
+from rigl_compress.pipeline.train.device_choice import find_device
 from rigl_compress.pipeline.train.progress import Listener
-from rigl_compress.pipeline.train.stage import RunEnvironment, find_device, train
+from rigl_compress.pipeline.train.stage import RunEnvironment, train
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class InferenceSession:
         self._source: str | bytes | None = source
         self._plain: ort.InferenceSession | None = None
         self._opening = Lock()
-        self._notes: tuple[str, ...] = ()  # on layers that stay dense
+        self._notes: list[str] = []  # on layers that stay dense
         self._contained = False  # whether the model is known to read no files outside its folder
         reason = self._open_sparse(source, cache) if _only_cpu(chosen) else ""
         give_back()
@@ -134,7 +134,7 @@ class InferenceSession:
             register(options)
             self.session = self._open(model, options)
             self.sparse_layers = entry.layers
-        self._notes = entry.notes
+        self._notes = list(entry.notes)
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
         """Run the model as `onnxruntime.InferenceSession.run` does.
