@@ -290,7 +290,8 @@ def write_and_test(output: Path, train: Photographs, test: Photographs) -> None:
     """Write ONNX files of the dense network and of all that were trained, and test them in ONNX Runtime."""
     networks = {"dense": trained()}
     for folder in sorted(output.glob("sparsity=*")):
-        networks[f"sparse-{folder.name.removeprefix('sparsity=0.')}"] = model = trained()
+        share = float(folder.name.removeprefix("sparsity="))
+        networks[f"sparse-{100 * share:.0f}"] = model = trained()
         model.load_state_dict(load_file(folder / "model.safetensors"))
     for file in write_files(networks, {"input": train.batches(1)}, output):
         click.echo(f"{file.name}: {file.stat().st_size:,} bytes, error {error(Opened(file), test):.2f} %")

@@ -199,7 +199,7 @@ def endless(groups: dict[int, list[list[int]]], seed: int) -> Iterator[Batch]:
 @click.argument("texts", type=click.Path(exists=True, path_type=Path))
 @click.option("--sparsity", default=0.8, show_default=True)
 @click.option("--steps", default=3000, show_default=True)
-@click.option("--start", type=click.Choice(["obs", "gradual"]), default="obs", show_default=True)
+@click.option("--start", type=click.Choice(["obs", "gradual"]), default="gradual", show_default=True)
 @click.option("--samples", default=10, show_default=True, help="Batches that obs prunes with.")
 @click.option("--rate", default=5e-4, show_default=True)
 @click.option("--hidden-weight", default=1.0, show_default=True)
