@@ -27,9 +27,9 @@ Time of the dense network in ONNX Runtime over the time with our kernels, in the
 masks; the first convolution and depthwise ones are dense. In each round all run for 50 ms in turn; with two threads
 after a pause in which the threads of the others become idle. In brackets: the quartiles over the rounds of all
 passes. One thread: CPU time of the thread; two: wall-clock time, the best tenth of the rounds of each. `int8`: the same
-for the dense network in int8 (`onnxruntime.quantization`: static for convolutional networks, else dynamic). `ours / dense`: an
-interval of 95 % for the median of the paired times. `ping`: nanoseconds of a message between two processes and back.
-`difference`: of the outputs, relative to the largest. Measured with
+for the dense network in int8 (`onnxruntime.quantization`, static for convolutional networks, else dynamic).
+`ours / dense`: an interval of 95 % for the median of the paired times. `ping`: nanoseconds of a message between two
+processes and back. `difference`: of the outputs, relative to the largest. Measured with
 """
 # Sparsities at which dense kernels are as fast, or nearly: there the cost model should leave layers alone.
 LOW = (0.0, 0.3, 0.5, 0.6, 0.7)
