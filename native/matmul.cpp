@@ -77,9 +77,13 @@ void transpose_rows(const KernelTable& kernels, const MatMulCall& call, std::siz
 
 }  // namespace
 
+bool SparseMatMul::looks_up(std::uint32_t groups) const {
+  return kernels_.multiply_windows != nullptr && windows_pay_off(matrix_, groups);
+}
+
 double SparseMatMul::estimate_ns(std::size_t batch) const {
   const double nonzeros = static_cast<double>(matrix_.values.size());
-  if (batch == 1) return nonzeros * costs::vector::products;
+  if (batch == 1) return nonzeros * (looks_up(1) ? costs::vector_windows::products : costs::vector::products);
   return static_cast<double>(batch) * (nonzeros * costs::batched::products + matrix_.columns * costs::batched::columns +
                                        matrix_.rows * costs::batched::rows);
 }
@@ -184,7 +188,7 @@ std::shared_ptr<const SparseMatMul::SlicesOfGroups> SparseMatMul::slices(std::ui
   }
   if (slices_.size() == kMaxPlans) slices_.erase(slices_.begin());
   SlicesOfGroups planned{groups, {}, {}};
-  if (kernels_.multiply_windows != nullptr && windows_pay_off(matrix_, groups)) {
+  if (looks_up(groups)) {
     planned.windows = plan_windows(matrix_, kernels_.lanes, groups);
   } else {
     planned.plan = plan_slices(matrix_, kernels_.slice_lanes, groups);

@@ -43,6 +43,7 @@ class SparseMatMul {
     WindowPlan windows;  // instead of the slices, where they are faster
   };
 
+  bool looks_up(std::uint32_t groups) const;  // multiply a single vector by windows instead of slices
   double estimate_ns(std::size_t batch) const;
   void run_vector(const MatMulCall& call, const Threads& threads);
   void run_windows(const MatMulCall& call, const WindowPlan& plan, const Threads& threads) const;
