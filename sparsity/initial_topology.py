@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.wording import listed
-from rigl_compress.models.sparse_modules import make_sparse
+from rigl_compress.models.sparse_modules import SparseModule, make_sparse
 from rigl_compress.models.sparse_parameters import TRANSPOSED, Part, left_dense, sparse_layers, sparse_parameters
 from rigl_compress.models.topology import Topology, connections
 from rigl_compress.sparsity.layer_state import Layer
@@ -113,6 +113,12 @@ def active_positions(mask: Tensor) -> Tensor:
     [1, 2]
     """
     return mask.reshape(-1).nonzero().squeeze(1)
+
+
+def check_plain(model: nn.Module) -> None:
+    """Raise if layers are those of another sparsifier."""
+    if any(isinstance(module, SparseModule) for module in model.modules()):
+        raise InputError("layers of the model train on sparse kernels already: call finish() of their Sparsifier first")
 
 
 def check_method(method: Method, topology: Topology | str | None) -> None:

@@ -14,6 +14,7 @@ from rigl_compress.sparsity.connections import Connections
 from rigl_compress.sparsity.initial_topology import (
     check_method,
     check_owned,
+    check_plain,
     check_topology,
     initial_layers,
     start_densities,
@@ -86,6 +87,7 @@ class Sparsifier:
         self.config = config_from(config, settings)
         self.method = self.config.rule
         check_method(self.method, topology)
+        check_plain(model)
         self.schedule = self.config.schedule(total_steps)
         self.seed = seed
         self.optimizer = innermost(optimizer)

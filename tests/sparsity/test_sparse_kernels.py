@@ -211,6 +211,14 @@ def test_prune_export_and_count_what_is_still_sparse(tmp_path: Path) -> None:
     assert sparse_layers(run.model)
 
 
+def test_a_second_sparsifier_waits_for_the_end_of_the_first() -> None:
+    run = Run("sparse").train(2)
+    with pytest.raises(InputError, match="call finish"):
+        Sparsifier(run.model, run.optimizer, total_steps=5)
+    run.sparse.finish()
+    Sparsifier(run.model, run.optimizer, total_steps=5)
+
+
 def test_copies_train_alike() -> None:
     run = Run("sparse").train(15)
     twin = copy.deepcopy(run)
