@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import rigl_compress as rc
+from rigl_compress.pipeline.train.data_parallel import localise_batch_norm, synchronise_batch_norm
+from rigl_compress.pipeline.train.process_group import World
 
 
 def network() -> nn.Sequential:
@@ -85,6 +87,27 @@ def apart(rank: int) -> str:
     return ""
 
 
+def batch_norm(rank: int) -> str:
+    """Compare batch norm over two processes with that of one on the whole batch; gives what differs."""
+    torch.manual_seed(0)
+    whole, part = nn.BatchNorm2d(3), nn.Sequential(nn.BatchNorm2d(3))
+    synchronise_batch_norm(part, World(rank, 2))
+    x, factor = torch.randn(2, 6, 3, 2, 2)
+    rows = slice(3 * rank, 3 * rank + 3)
+    given, own = x.clone().requires_grad_(), x[rows].clone().requires_grad_()
+    found, expected = part(own), whole(given)
+    (found * factor[rows]).sum().backward()
+    (expected * factor).sum().backward()
+    summed = part[0].weight.grad.clone()
+    distributed.all_reduce(summed)
+    pairs = {"outputs": (found, expected[rows]), "gradients": (own.grad, given.grad[rows])}
+    pairs |= {"weights": (summed, whole.weight.grad), "means": (part[0].running_mean, whole.running_mean)}
+    pairs |= {"variances": (part[0].running_var, whole.running_var)}
+    localise_batch_norm(part)
+    kinds = [] if type(part[0]) is nn.BatchNorm2d else ["kind"]
+    return repr(kinds + [name for name, (one, other) in pairs.items() if not torch.allclose(one, other, atol=1e-6)])
+
+
 def sharded() -> str:
     """What FSDP2 is told."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -113,6 +136,7 @@ def main(rank: int, store: str) -> None:
         "static graph": in_loop(rank, static_graph=True),
         "gates": in_loop(rank, method="l0", accumulate=2),
         "not averaged": apart(rank),
+        "batch norm": batch_norm(rank),
         "sharded": sharded(),
     }
     print(json.dumps(found), flush=True)

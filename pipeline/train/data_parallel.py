@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
+from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
@@ -64,9 +64,28 @@ def _has_unused(model: nn.Module, example: Tensor) -> bool:
         model.train(training)
 
 
+class _Sum(torch.autograd.Function):
+    """Adds up tensors of all processes; so are their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        del ctx
+        return _added(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del ctx
+        return _added(gradients[0])
+
+
+def _added(values: Tensor) -> Tensor:
+    summed = values.clone(memory_format=torch.contiguous_format)
+    distributed.all_reduce(summed)
+    return summed
+
+
 def _sum(values: Tensor) -> Tensor:
-    """Add up tensors of all processes; gradients too go to all of them."""
-    summed: Tensor = all_reduce(values)  # type: ignore[no-untyped-call]
+    summed: Tensor = _Sum.apply(values)  # type: ignore[no-untyped-call]
     return summed
 
 

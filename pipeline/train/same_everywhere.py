@@ -12,6 +12,7 @@ import rigl_compress
 from rigl_compress.core.errors import InputError
 from rigl_compress.data.dataset import DataSet
 from rigl_compress.data.samples import Samples
+from rigl_compress.data.torch_datasets import LoadedBatches
 from rigl_compress.pipeline.recipe import Recipe
 from rigl_compress.pipeline.train.process_group import World
 
@@ -45,6 +46,8 @@ def facts(recipe: Recipe, data: DataSet) -> Iterator[tuple[str, str]]:
 
 
 def _content(samples: Samples) -> list[bytes]:
+    if isinstance(samples, LoadedBatches):  # a sampler of its own has no ends
+        return []
     ends = (samples[:SAMPLES], samples[max(0, len(samples) - SAMPLES) :])
     pairs = (pair for part in ends for pair in part.in_order(SAMPLES))
     return [tensor.cpu().contiguous().numpy().tobytes() for pair in pairs for tensor in pair]

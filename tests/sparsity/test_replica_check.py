@@ -77,3 +77,7 @@ def test_connections_that_differ_stop_every_process(found: list[dict[str, str]])
 def test_parameters_spread_over_processes_are_refused(found: list[dict[str, str]]) -> None:
     expected = "0.weight is a DTensor, spread over processes (FSDP2 or tensor parallelism)"
     assert all(each["sharded"].startswith(expected) for each in found)
+
+
+def test_synchronised_batch_norm_is_that_of_the_whole_batch(found: list[dict[str, str]]) -> None:
+    assert [each["batch norm"] for each in found] == ["[]", "[]"]
