@@ -71,6 +71,7 @@ class InferenceSession:
         self._source: str | bytes | None = source
         self._plain: ort.InferenceSession | None = None
         self._opening = Lock()
+        self._notes: list[str] = []  # to be told once the model is open
         self._contained = False  # whether the model is known to read no files outside its folder
         reason = self._open_sparse(source, cache) if _only_cpu(chosen) else ""
         give_back()
@@ -80,6 +81,8 @@ class InferenceSession:
             self.session = self._open(source, self._options)
         if reason:  # after ONNX Runtime opened the file: one that it rejects is not slow
             _warn(f"sparse kernels unavailable, using onnxruntime: {reason}", depth=3)
+        for note in self._notes:
+            _warn(note, depth=3)
 
     def _open_sparse(self, source: str | bytes, cache: bool) -> str:
         """Try to open the model with sparse kernels; return why that failed, or an empty string."""
@@ -131,8 +134,7 @@ class InferenceSession:
             register(options)
             self.session = self._open(model, options)
             self.sparse_layers = entry.layers
-        for note in entry.notes:
-            _warn(note, depth=6)
+        self._notes = [*entry.notes]
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
         """Run the model as `onnxruntime.InferenceSession.run` does.
