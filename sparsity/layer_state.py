@@ -26,6 +26,7 @@ class Layer:
     # which is multiplied by one block of its mask at a time.
     float_mask: Tensor | None
     memory: dict[str, Tensor] = field(default_factory=dict)  # what the method remembers; saved with checkpoints
+    unmasked: Tensor | None = None  # the gradient of all connections, where an update follows the optimizer step
 
     @classmethod
     def full(cls, name: str, parameter: nn.Parameter, part: Part) -> "Layer":
@@ -93,7 +94,7 @@ class Layer:
 
     def view(self, options: Mapping[str, float], seed: int, step: int, learning_rate: float = 0.0) -> "LayerView":
         """Return what scores are functions of, with the random numbers of a step."""
-        weight, gradient = self.weight, self.gradient
+        weight, gradient = self.weight, self.gradient if self.unmasked is None else self.unmasked
         return LayerView(
             weight=weight,
             gradient=weight.new_zeros(()).expand(weight.shape) if gradient is None else gradient,

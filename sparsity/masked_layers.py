@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.models.topology import Topology
+from rigl_compress.sparsity.connection_scores import random
 from rigl_compress.sparsity.inactive_weights import (
     Version,
     check_parameters,
@@ -34,6 +35,7 @@ class MaskedLayers:
         self._modules = [model.get_submodule(layer.part.parameter.rpartition(".")[0]) for layer in layers]
         self._weight_versions: list[Version] | None = None  # None: unknown, the next check reads the weights
         self._warned = False  # about layers without a gradient
+        self._keeps = False  # gradients of inactive connections
 
     # The masks
 
@@ -50,8 +52,16 @@ class MaskedLayers:
         """The share of inactive connections; counted without waiting for the device."""
         return 1 - sum(layer.active for layer in self.layers) / sum(layer.size for layer in self.layers)
 
+    def keep_gradients(self, keep: bool) -> None:
+        """Keep the gradients of all connections when they are masked: an update that follows the step scores them."""
+        self._keeps = keep and self.method.grow not in (None, random)
+        for layer in self.layers:
+            layer.unmasked = None
+
     def mask_gradients(self) -> None:
         """Zero the gradients of inactive connections."""
+        for layer in self.layers if self._keeps else ():
+            layer.unmasked = None if layer.gradient is None else layer.gradient.clone()
         # Zero gradient, zero weight and zero optimizer state stay zero under SGD, Adam and their like.
         _mask_all([(layer, gradient) for layer in self.layers if (gradient := layer.gradient) is not None])
 

@@ -107,7 +107,7 @@ class Sparsifier:
         check_owned(layers, self.optimizer, frozen=isinstance(topology, Topology))
         check_whole({layer.name: layer.parameter for layer in layers})
         self._replicated = check_replicas(layers, seed)  # other processes train the same network
-        masked = MaskedLayers(model, layers, self.method, self.optimizer, seed)
+        self._layers = masked = MaskedLayers(model, layers, self.method, self.optimizer, seed)
         self.updater = updater_for(masked, model, self.config, self.schedule)
         if self._replicated:
             start_alike(self.updater.parameters.values())
@@ -164,6 +164,7 @@ class Sparsifier:
         if self._hooks.repeated:
             return self._repeat_step()
         self._hooks.forbid()
+        self._layers.keep_gradients(False)
         self.updater.check_weights()
         if self._replicated:
             average_gradients(self.updater.parameters.values())
@@ -175,6 +176,7 @@ class Sparsifier:
             return True
         if not self.method.replaces_step and self.method.when(self.schedule, self.steps):
             self._pending = self.steps
+        self._layers.keep_gradients(self._pending is not None)
         self.updater.prepare_step(self._hooks.in_closure)
         self._hooks.allow()
         self.steps += 1
@@ -205,6 +207,7 @@ class Sparsifier:
         self.steps, self._updates, self._uncounted = counters["steps"], counters["updates"], []
         self.updater.changed = [torch.tensor(counters["changed"])]
         self._updated_at, self._pending = state["updated_at"], state.get("pending")
+        self.updater.begin_step(self.steps)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_hooks": None}
@@ -244,6 +247,7 @@ class Sparsifier:
         self.updater.after_optimizer_step(self.steps)
         if self._pending is not None and self._update(self._pending):
             self._pending = None
+        self._layers.keep_gradients(False)
         self.updater.end_step()
 
     # An update

@@ -215,6 +215,20 @@ def test_step_and_update_takes_every_step() -> None:
     assert trial.sparse.updates > 0
 
 
+def test_step_and_update_grows_where_the_gradient_is_largest() -> None:
+    """The optimizer needs masked gradients, the update that follows it those of all connections."""
+    trial = Trial("rigl", variants=("step-and-update",), begin=5).train(5)
+    (x, y), before = next(batches(1, 5)), trial.sparse.topology
+    F.cross_entropy(trial.model(x), y).backward()
+    gradients = {name: trial.model.get_parameter(name).grad.abs() for name in before}
+    assert not trial.sparse.step()
+    trial.optimizer.step()
+    for name, mask in trial.sparse.topology.items():
+        new = mask & ~before[name]
+        assert new.any()
+        assert gradients[name][new].min() >= gradients[name][~mask & ~before[name]].max(), name
+
+
 def test_reset_regrown_wipes_what_the_paper_keeps() -> None:
     """With α = 1 everything is dropped; what has the highest gradients comes back: with its weight, or without."""
     for variants, kept in (((), True), (("reset-regrown",), False)):

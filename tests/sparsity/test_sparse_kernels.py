@@ -113,7 +113,7 @@ def test_growth_in_blocks_as_with_masks(build: Callable[[], nn.Module], monkeypa
     assert_alike(*(Run(kernels, build).train(50) for kernels in ("sparse", "masked")))
 
 
-@pytest.mark.parametrize("variants", [("reset-regrown",), ("round-up",)])
+@pytest.mark.parametrize("variants", [("reset-regrown",), ("round-up",), ("step-and-update",)])
 def test_variants_as_with_masks(variants: tuple[str, ...]) -> None:
     assert_alike(*(Run(kernels, variants=variants).train(60) for kernels in ("sparse", "masked")))
 
