@@ -158,6 +158,14 @@ def test_resuming_gives_the_same_bits(build: Callable[[], nn.Module], optimizer:
         assert torch.equal(resumed.model.state_dict()[name], tensor), name
 
 
+@pytest.mark.parametrize("steps", range(8, 14))
+def test_resuming_next_to_an_update(steps: int) -> None:
+    """Sparse layers record what growth needs in the forward pass of an update, which may be the first of a process."""
+    resumed = Run("sparse").load(Run("sparse").train(steps).save()).train(16 - steps)
+    assert_alike(resumed, Run("sparse").train(16), tolerance=0)
+    assert resumed.sparse.updates
+
+
 @pytest.mark.parametrize(("first", "then"), [("sparse", "masked"), ("masked", "sparse")])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_checkpoints_of_one_form_go_on_in_the_other(first: str, then: str, optimizer: str) -> None:
