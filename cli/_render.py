@@ -108,7 +108,7 @@ def running(title: str) -> Iterator[tuple[training_progress.Listener, "Listener"
 
 @contextmanager
 def layer_listener(title: str) -> Iterator["Listener"]:
-    """Show progress layer by layer; without a terminal, print ten lines, each with the time left."""
+    """Show progress layer by layer; without a terminal, print ten lines, each with the seconds so far."""
     began, shown = perf_counter(), set[int]()
     with bar(title) as (progress, task):
 
