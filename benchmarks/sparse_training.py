@@ -139,7 +139,7 @@ def sparsifier(
 ) -> Sparsifier:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kernels = "auto" if kind == "sparse" else "masked"
+        kernels = "sparse" if kind == "sparse" else "masked"
         schedule = {"total_steps": steps, "interval": max(1, min(INTERVAL, steps // 4))}
         return Sparsifier(model, optimizer, kernels=kernels, **schedule, **settings)
 

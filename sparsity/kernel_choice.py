@@ -38,7 +38,9 @@ def masked_reasons(
         return dict.fromkeys(sparse_layers(model), every)
     users = _users(model)
     found = {
-        name: _of_density(densities[name], kernels) or _of_layer(model, part, users)
+        name: _of_density(densities[name], kernels)
+        or _of_layer(model, part, users)
+        or _of_network(model, part, kernels)
         for name, part in sparse_layers(model).items()
     }
     return {name: reason for name, reason in found.items() if reason}
@@ -64,6 +66,12 @@ def _of_density(density: float, kernels: Kernels) -> str:
     if density >= 1:
         return FULL
     return f"a density of {density:.2g} is faster dense" if kernels == "auto" and density > CROSSOVER else ""
+
+
+def _of_network(model: nn.Module, part: Part, kernels: Kernels) -> str:
+    """Return why a layer that would be faster by itself is not among others (benchmarks/sparse_training.py)."""
+    convolutional = isinstance(model.get_submodule(part.parameter.rpartition(".")[0]), nn.Conv2d)
+    return "networks of convolutions are faster with masks" if kernels == "auto" and convolutional else ""
 
 
 def _of_layer(model: nn.Module, part: Part, users: Mapping[int, int]) -> str:

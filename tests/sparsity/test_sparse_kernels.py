@@ -259,6 +259,9 @@ def test_auto_leaves_dense_layers_and_other_methods_masked_without_a_word() -> N
         assert not sparse_layers(run.model)
         assert all(run.sparse.masked.values())
     assert sparse_layers(Run("auto").model)
+    run = Run("auto", convolutional)
+    assert [type(each) for each in sparse_layers(run.model)] == [SparseLinear]
+    assert "networks of convolutions are faster with masks" in run.sparse.masked.values()
 
 
 @pytest.mark.parametrize("method", ["snfs", "deepr", "dsr", "snip", "pruning", "dnw", "l1-filter"])
