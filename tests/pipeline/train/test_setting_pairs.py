@@ -27,6 +27,7 @@ def marks(pair: tuple[str, str]) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if "compile" in pair else []
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what the compiler says is its own to mend
 @pytest.mark.parametrize("pair", [pytest.param(pair, id=" ".join(pair), marks=marks(pair)) for pair in PAIRS])
 def test_losses_stay_within_the_noise_of_the_plain_run(trainer: Trainer, pair: tuple[str, str]) -> None:
     steps = SETTINGS["accumulate"] if "accumulate" in pair else ()
