@@ -121,7 +121,9 @@ def _recurrent(_graph: Graph, node: onnx.NodeProto, _weight: Weight) -> str:
         return f"no sparse kernel for {node.op_type} with clip or other activations"
     if settings.get("layout", 0):
         return f"no sparse kernel for {node.op_type} with the batch first"
-    return f"no sparse kernel for {node.op_type}" + (" with weights of this shape" if node.op_type == "GRU" else "")
+    if node.op_type == "LSTM" and (settings.get("input_forget", 0) or has_input(node, 7)):
+        return "no sparse kernel for LSTM with peepholes or coupled gates"
+    return f"no sparse kernel for {node.op_type} with weights of this shape"
 
 
 _REASONS: Mapping[str, Callable[[Graph, onnx.NodeProto, Weight], str]] = {

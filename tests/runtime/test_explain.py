@@ -57,6 +57,14 @@ DENSE: dict[str, tuple[bytes, str]] = {
         ),
         "the bias is not constant, or differs by sample",
     ),
+    "peepholes": (
+        model_of(
+            helper.make_node("LSTM", ["x", "w", "r", "", "", "", "", "p"], ["y"], hidden_size=100),
+            {"x": [5, 1, 20], "y": None},
+            {**LSTM, "p": np.ones((1, 300), np.float32)},
+        ),
+        "no sparse kernel for LSTM with peepholes or coupled gates",
+    ),
     "groups": (
         model_of(
             helper.make_node("Conv", ["x", "w"], ["y"], group=4),
