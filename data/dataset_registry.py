@@ -14,6 +14,7 @@ from rigl_compress.data.huggingface_texts import HF_TEXTS
 from rigl_compress.data.image_folder import IMAGE_FOLDER, IMAGENET
 from rigl_compress.data.mnist import MNIST
 from rigl_compress.data.mnist_5k import MNIST_5K
+from rigl_compress.data.tar_shards import IMAGE_SHARDS
 from rigl_compress.data.text_corpora import MASKED_TEXT, TEXT, TINY_SHAKESPEARE, WIKITEXT103
 
 Make = Callable[..., DataSet]
@@ -25,7 +26,7 @@ def _as_dataset(name: str, found: Any) -> DataSpec | CustomDataSet:
 
 DATASETS: Registry[DataSpec | CustomDataSet] = Registry("data set", group="rigl_compress.datasets", adapt=_as_dataset)
 
-_IMAGES = (MNIST, MNIST_5K, FASHION_MNIST, CIFAR10, IMAGENET, IMAGE_FOLDER, HF_IMAGES)
+_IMAGES = (MNIST, MNIST_5K, FASHION_MNIST, CIFAR10, IMAGENET, IMAGE_FOLDER, IMAGE_SHARDS, HF_IMAGES)
 _TEXTS = (WIKITEXT103, TINY_SHAKESPEARE, TEXT, MASKED_TEXT, HF_TEXTS)
 
 for _spec in (*_IMAGES, *_TEXTS):
