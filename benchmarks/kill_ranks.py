@@ -1,11 +1,12 @@
 """Kill runs of two processes at random moments, resume them with one, two or three, and compare with undisturbed runs.
 
-    python benchmarks/kill_ranks.py [--kills 50] [--seed 0] [--markdown FILE]
+    python benchmarks/kill_ranks.py [--kills 50] [--seed 0] [--log FILE] [--markdown FILE]
 
 SIGKILL goes to rank 0, rank 1 or the launcher, at any moment, also while a checkpoint is written (every third step).
 Resumed with two processes, all files of the run are the same as those of the undisturbed run, bit by bit; with one or
 three, masks are the same and weights within 1e-5. No process may be left after the kill, and no temporary file in the
-end. Linux. Exits with 1 if anything was found.
+end. With --log, kills are written to a file as they happen, and a script that was stopped goes on after the last.
+Linux. Exits with 1 if anything was found.
 """
 
 import json
@@ -16,7 +17,9 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count, islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -26,15 +29,13 @@ import torch
 from reliability import commands
 from reliability.ranks import fork_ranks
 from reliability.soundness import damaged, leftovers
+from reliability.tables import steady, tally_report
 from safetensors.torch import load_file
 
-from rigl_compress.core.provenance import command_line, environment
-from rigl_compress.pipeline.markdown import markdown as markdown_table
 from rigl_compress.pipeline.workspace import Run
 
 LARGEST = 1e-5
 COLUMNS = ("kills", "as undisturbed", "processes left", "files left", "half files", "failed")
-VOLATILE = {"seconds", "command", "environment"}
 SETTINGS = (
     *("model.name=mlp", "model.options.hidden=[20, 16]", "model.options.inputs=12", "data.name=distributed:numbers"),
     *("train.batch=24", "train.epochs=6", "train.checkpoint_steps=3", "learning_rate.peak=0.05"),
@@ -57,33 +58,24 @@ def again(run: Path, processes: int) -> list[object]:
 
 def killed_at(moment: float, target: str, arguments: Sequence[object]) -> commands.Ended:
     """Start a command and kill one of its processes; a rank that is not there yet leaves it to the launcher."""
-    child, reading = commands.start(arguments)
-    sent = False
 
-    def poll(seconds: float) -> None:
-        nonlocal sent
-        if not sent and seconds >= moment:
-            sent = True
-            ranks = [int(pid) for pid in Path(f"/proc/{child}/task/{child}/children").read_text().split()]
-            number = {"rank 0": 0, "rank 1": 1}.get(target, 9)
-            os.kill(ranks[number] if number < len(ranks) else child, signal.SIGKILL)
+    def kill(child: int) -> None:
+        ranks = [int(pid) for pid in Path(f"/proc/{child}/task/{child}/children").read_text().split()]
+        number = {"rank 0": 0, "rank 1": 1}.get(target, 9)
+        os.kill(ranks[number] if number < len(ranks) else child, signal.SIGKILL)
 
-    return commands.wait(child, reading, poll)
+    return commands.disturbed(arguments, moment, kill)
 
 
 def facts(run: Path) -> dict[str, Any]:
     """Return what is the same in runs of the same number of processes."""
-    rows = [_steady(json.loads(line)) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [steady(json.loads(line)) for line in (run / "metrics.jsonl").read_text().splitlines()]
     tensors = {
         f"{path.name} {name}": tensor.numpy().tobytes()
         for path in sorted(run.glob("*.safetensors"))
         for name, tensor in load_file(path).items()
     }
-    return {"metrics": rows, "result": _steady(json.loads((run / "result.json").read_text())), **tensors}
-
-
-def _steady(content: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in content.items() if key not in VOLATILE}
+    return {"metrics": rows, "result": steady(json.loads((run / "result.json").read_text())), **tensors}
 
 
 def differences(one: Path, other: Path, alike: bool) -> list[str]:
@@ -102,18 +94,57 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
 @click.command(help=__doc__, context_settings={"max_content_width": 120})
 @click.option("--kills", default=50, show_default=True, help="Number of kills.")
 @click.option("--seed", default=0, show_default=True, help="Of the moments.")
+@click.option("--log", type=click.Path(path_type=Path), help="Keep each kill in this file, and go on after its last.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Also write the table into this file.")
-def main(kills: int, seed: int, markdown: Path | None) -> None:
-    begin, dice, notes = perf_counter(), random.Random(seed), list[str]()
-    with tempfile.TemporaryDirectory() as temporary:
-        _prepare(Path(temporary))
-        rows = _killed(Path(temporary), kills, dice, notes)
-    text = _report(rows, notes, perf_counter() - begin)
+def main(kills: int, seed: int, log: Path | None, markdown: Path | None) -> None:
+    begin = perf_counter()
+    lines = log.read_text(encoding="utf-8").splitlines() if log and log.exists() else []
+    found = [Kill(**json.loads(line)) for line in lines]
+    if len(found) < kills:
+        with tempfile.TemporaryDirectory() as temporary:
+            _prepare(Path(temporary))
+            for kill in islice(_kills(Path(temporary), seed, len(found)), kills - len(found)):
+                found.append(kill)
+                _keep(kill, log)
+    text = _report(found, perf_counter() - begin)
     click.echo(text)
     if markdown:
         markdown.write_text(text, encoding="utf-8")
-    if any(row["kills"] != row["as undisturbed"] or sum(row[what] for what in COLUMNS[2:]) for row in rows.values()):
+    if any(not kill.good for kill in found):
         raise SystemExit(1)
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill: of whom, when, with how many processes the run went on, and what came of it."""
+
+    target: str
+    moment: float
+    processes: int
+    different: list[str]
+    left: int
+    leftovers: list[str]
+    half: list[str]
+    failed: str
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was found."""
+        return not (self.different or self.left or self.leftovers or self.half or self.failed)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """The columns of the table."""
+        numbers = (1, int(not self.different), self.left, len(self.leftovers), len(self.half), int(bool(self.failed)))
+        return Counter(dict(zip(COLUMNS, numbers, strict=True)))
+
+
+def _keep(kill: Kill, log: Path | None) -> None:
+    if not kill.good:
+        click.echo(str(kill), err=True)
+    if log:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(kill)) + "\n")
 
 
 def _prepare(root: Path) -> None:
@@ -125,45 +156,41 @@ def _prepare(root: Path) -> None:
     commands.import_what_is_imported_by(train(root / "warm", 1))
 
 
-def _killed(root: Path, kills: int, dice: random.Random, notes: list[str]) -> dict[str, Counter[str]]:
-    whole, run, rows = root / "whole", root / "run", dict[str, Counter[str]]()
+def _kills(root: Path, seed: int, first: int) -> Iterator[Kill]:
+    """Kill, go on and compare, again and again; each kill has random numbers of its own."""
+    whole, run = root / "whole", root / "run"
     begin = perf_counter()
     commands.must(*train(whole, 2))
     seconds = perf_counter() - begin
     click.echo(f"{seconds:.1f} s undisturbed", err=True)
-    done = 0
-    while done < kills:
-        shutil.rmtree(run, ignore_errors=True)
-        moment, target = dice.uniform(0, seconds), dice.choice(["rank 0", "rank 1", "launcher"])
-        ended = killed_at(moment, target, train(run, 2))
-        if ended.code == 0:  # it was quicker this time
-            seconds *= 0.97
-            continue
-        done += 1
-        count = dice.choice([1, 2, 3])
-        row = rows.setdefault(f"{target}, resumed with {count}", Counter())
-        half = list(damaged(run)) if run.exists() else []
-        after = commands.call(*again(run, count))
-        found = ["failed"] if after.code else differences(whole, run, alike=count == 2)
-        left = [] if after.code else leftovers(run)
-        row.update({"kills": 1, "as undisturbed": int(not found), "processes left": ended.left + after.left})
-        row.update({"files left": len(left), "half files": len(half), "failed": int(after.code != 0)})
-        if found or left or half or ended.left or after.left:
-            notes.append(
-                f"{target}, {moment:.2f} s, {count}: {found[:3]} {left} {half} {ended.left} {after.said[-300:]}"
-            )
-            click.echo(notes[-1], err=True)
-    return dict(sorted(rows.items()))
+    for number in count(first):
+        dice = random.Random(f"{seed} {number}")
+        target, processes = dice.choice(["rank 0", "rank 1", "launcher"]), dice.choice([1, 2, 3])
+        while True:
+            shutil.rmtree(run, ignore_errors=True)
+            moment = dice.uniform(0, seconds)
+            ended = killed_at(moment, target, train(run, 2))
+            if ended.code:
+                break
+            seconds *= 0.97  # it was quicker this time
+        yield _resumed(whole, run, Kill(target, moment, processes, [], ended.left, [], list(damaged(run)), ""))
 
 
-def _report(rows: dict[str, Counter[str]], notes: Sequence[str], seconds: float) -> str:
-    here = environment()
-    cells = [(name, *(str(row[what]) for what in COLUMNS)) for name, row in rows.items()]
-    total = sum(rows.values(), Counter())
-    table = markdown_table(("killed", *COLUMNS), [*cells, ("all", *(str(total[what]) for what in COLUMNS))])
-    machine = f"{here['cpu']}, {here['cores']} cores, {here['system']}"
-    made = f"`{command_line()}`, {here['date']}, {machine}, {seconds:.0f} s"
-    return "\n".join([table, "", made, *([""] if notes else []), *(f"- {note}" for note in notes)]) + "\n"
+def _resumed(whole: Path, run: Path, kill: Kill) -> Kill:
+    after = commands.call(*again(run, kill.processes))
+    if after.code:
+        return replace(kill, left=kill.left + after.left, different=["failed"], failed=after.said[-300:] or "?")
+    different = differences(whole, run, alike=kill.processes == 2)
+    return replace(kill, left=kill.left + after.left, different=different[:3], leftovers=leftovers(run))
+
+
+def _report(kills: Sequence[Kill], seconds: float) -> str:
+    rows = {f"{kill.target}, resumed with {kill.processes}": Counter[str]() for kill in kills}
+    for kill in kills:
+        rows[f"{kill.target}, resumed with {kill.processes}"] += kill.counts
+    rows = {**dict(sorted(rows.items())), "all": sum(rows.values(), Counter[str]())}
+    notes = [str(kill) for kill in kills if not kill.good]
+    return tally_report("killed", COLUMNS, rows, notes, seconds)
 
 
 if __name__ == "__main__":

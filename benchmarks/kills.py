@@ -29,14 +29,12 @@ from reliability import commands
 from reliability.cases import BOX, SMALL, Arguments, Workshop, in_box, warm_up, workshop
 from reliability.commands import Ended
 from reliability.soundness import damaged, leftovers
+from reliability.tables import VOLATILE, steady, tally_report
 
 from rigl_compress.core.artifacts import load_artifact
-from rigl_compress.core.provenance import command_line, environment
-from rigl_compress.pipeline.markdown import markdown as markdown_table
 
 SAME = ("model", "initial", "topology-start", "topology-end", "pruned")
-# What differs from run to run, and where the runs are.
-VOLATILE = {"seconds", "command", "environment", "folder", "latency", "data", "recipe"}
+PLACES = VOLATILE | {"folder", "latency", "data", "recipe"}  # also says where the runs are, and how fast
 COLUMNS = ("killed", "identical", "processes left", "files left", "half files", "failed")
 ALL = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
@@ -72,7 +70,7 @@ def main(kills: int, grid_kills: int, only: tuple[str, ...], spawn: bool, seed: 
             for target, number in zip(_targets(shop), (kills, grid_kills, grid_kills), strict=True)
             if not only or target.name in only
         }
-    text = _report(rows, notes, perf_counter() - begin)
+    text = tally_report("command", COLUMNS, rows, notes, perf_counter() - begin)
     click.echo(text)
     if markdown:
         markdown.write_text(text, encoding="utf-8")
@@ -143,16 +141,7 @@ def _empty(folder: Path) -> Path:
 
 
 def _end_at(moment: float, number: signal.Signals, arguments: Arguments) -> Ended:
-    child, reading = commands.start(arguments)
-    sent = False
-
-    def poll(seconds: float) -> None:
-        nonlocal sent
-        if not sent and seconds >= moment:
-            sent = True
-            os.kill(child, number)
-
-    return commands.wait(child, reading, poll)
+    return commands.disturbed(arguments, moment, lambda child: os.kill(child, number))
 
 
 def _facts(box: Path) -> Iterator[tuple[str, Any]]:
@@ -164,7 +153,7 @@ def _facts(box: Path) -> Iterator[tuple[str, Any]]:
         elif path.name == "checkpoint.safetensors":
             yield name, _plain_tensors(load_artifact(path, "checkpoint")[0])
         elif path.suffix in (".json", ".jsonl") and not path.name.startswith(("bench", "stages")):
-            yield name, [_steady(json.loads(text)) for text in _texts(path)]
+            yield name, [steady(json.loads(text), PLACES) for text in _texts(path)]
         elif path.is_file():
             yield name, "there"
 
@@ -176,22 +165,6 @@ def _texts(path: Path) -> list[str]:
 
 def _plain_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
-
-
-def _steady(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {key: _steady(value) for key, value in content.items() if key not in VOLATILE}
-    return [_steady(each) for each in content] if isinstance(content, list) else content
-
-
-def _report(rows: dict[str, Counter[str]], notes: Sequence[str], seconds: float) -> str:
-    here = environment()
-    table = markdown_table(
-        ("command", *COLUMNS), [(name, *(str(row[what]) for what in COLUMNS)) for name, row in rows.items()]
-    )
-    machine = f"{here['cpu']}, {here['cores']} cores, {here['system']}"
-    made = f"`{command_line()}`, {here['date']}, {machine}, {seconds:.0f} s"
-    return "\n".join([table, "", made, *([""] if notes else []), *(f"- {note}" for note in notes)]) + "\n"
 
 
 if __name__ == "__main__":

@@ -147,6 +147,20 @@ def call(*arguments: object) -> Ended:
     return wait(*start(arguments))
 
 
+def disturbed(arguments: Sequence[object], moment: float, disturb: Callable[[int], None]) -> Ended:
+    """Call a command, do something to its process after so many seconds, and wait for the end."""
+    child, reading = start(arguments)
+    sent = False
+
+    def poll(seconds: float) -> None:
+        nonlocal sent
+        if not sent and seconds >= moment:
+            sent = True
+            disturb(child)
+
+    return wait(child, reading, poll)
+
+
 def must(*arguments: Any) -> None:
     """Call a command that has to succeed."""
     ended = call(*arguments)
