@@ -22,6 +22,7 @@ def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
     """Read inputs by name from an .npz file."""
     if path is None:
         return None
+    _check_exists(path)
     try:
         with ZipFile(path) as packed:
             _check_sizes(packed)
@@ -37,6 +38,7 @@ def read_inputs(path: Path | None) -> Mapping[str, NDArray[Any]] | None:
 
 def read_array(path: Path) -> NDArray[Any]:
     """Read the array of an .npy file."""
+    _check_exists(path)
     try:
         with path.open("rb") as file:
             _check_header(path.name, path.stat().st_size, file)
@@ -45,6 +47,11 @@ def read_array(path: Path) -> NDArray[Any]:
     except Exception as error:  # as above
         raise InputError(f"{path} is not an .npy file ({first_line(error)}): write one with numpy.save") from None
     return found
+
+
+def _check_exists(path: Path) -> None:
+    if not path.exists():
+        raise InputError(f"{path} does not exist: pass a file that numpy.savez or numpy.save wrote")
 
 
 def _check_sizes(packed: ZipFile) -> None:

@@ -80,7 +80,7 @@ def test_inputs_from_a_file(cli: Cli, files: tuple[Path, Path], tmp_path: Path) 
         (["--shape", "z=1,8"], "the model has no input 'z'"),
         (["--shape", "x=1,9"], "does not fit"),
         (["--shape", "x"], "not of the form name=1,3,224,224"),
-        (["--inputs", "none.npz"], "none.npz is not an .npz file"),
+        (["--inputs", "none.npz"], "none.npz does not exist"),
         (["--provider", "CUDAExecutionProvider"], "no provider 'CUDAExecutionProvider'"),
         (["--seconds", "0"], "seconds is 0.0, expected a time above 0"),
         (["--against", "none.onnx"], "none.onnx does not exist"),

@@ -95,7 +95,7 @@ def test_a_dry_run(cli: Cli, layer: Path, tmp_path: Path) -> None:
         (["--values", "fp61"], "unknown value type 'fp61': did you mean 'fp16'?"),
         (["--keep-batch-norm"], "leave out --keep-batch-norm"),
         (["--network", "pruned"], "--network chooses among the networks of a run"),
-        (["--inputs", "none.npz"], "none.npz is not an .npz file"),
+        (["--inputs", "none.npz"], "none.npz does not exist"),
         (["--target", "sparse-runtme"], "unknown target 'sparse-runtme': did you mean 'sparse-runtime'?"),
         (["--target", "sparse-runtime", "--encoding", "gap8"], "leave out --encoding and --values"),
         (["--target", "sparse-runtime", "--values", "fp16"], "leave out --encoding and --values"),

@@ -104,3 +104,9 @@ def test_a_single_array(tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(stream.getvalue())
     with pytest.raises(InputError, match=r"is not an \.npz file of arrays"):
         read_inputs(tmp_path / "a.npy")
+
+
+def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
+    for read in (read_inputs, inputs_file.read_array):
+        with pytest.raises(InputError, match="no does not exist"):
+            read(tmp_path / "no")
