@@ -154,14 +154,36 @@ def _explain(error: BaseException) -> str:
 
 def _usage(error: click.UsageError) -> str:
     """Return the message of a usage error: what to write instead where that is known, else where the help is."""
-    path, command = (error.ctx.command_path, error.ctx.command) if error.ctx else ("rigl-compress", cli)
+    path, command = (error.ctx.command_path, error.ctx.command) if error.ctx else (_typed_path(sys.argv[1:]), cli)
     options = {name for each in command.params for name in each.opts}
+    if isinstance(error, click.NoSuchOption):
+        close = [name for name in error.possibilities or [] if _is_close(name, error.option_name)]
+        error = click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
     message = error.format_message()
     if isinstance(error, click.NoSuchOption) and (instead := _instead(error.option_name, options)):
         return f"{path} has no option {error.option_name}: use {instead}"
     if "unexpected extra argument" in message and "--recipe" in options:
         return f"{message}: use --recipe NAME for a recipe and --set KEY=VALUE for a change of it"
     return message if "(see `" in message else f"{message} (see `{path} --help`)"
+
+
+def _is_close(known: str, typed: str) -> bool:
+    """Return whether a suggestion is one: `--help` is close to `--model` only by its length.
+
+    >>> _is_close("--help", "--model"), _is_close("--help", "--hepl"), _is_close("--html", "--modl")
+    (False, True, True)
+    """
+    return known != "--help" or typed.startswith("--he")
+
+
+def _typed_path(words: Sequence[str]) -> str:
+    """Return the command that was typed, for errors that do not know theirs.
+
+    >>> _typed_path(["train", "--resume"]), _typed_path(["--nope"])
+    ('rigl-compress train', 'rigl-compress')
+    """
+    named = next((word for word in words if word in COMMANDS), "")
+    return f"rigl-compress {named}".strip()
 
 
 def _instead(option: str, options: Set[str]) -> str:

@@ -467,6 +467,11 @@ def test_damaged_data(train: Train, cli: Cli, recipe_file: Path, data_dir: Path,
     assert not (tmp_path / "run").exists()
 
 
+def test_help_is_not_suggested_for_an_option_of_another_command(cli: Cli) -> None:
+    assert "Did you mean" not in complaint(cli("export", "a", "--model", "b"))
+    assert "Did you mean '--help'" in complaint(cli("export", "a", "--hepl"))
+
+
 def test_unknown_data_to_fetch(cli: Cli) -> None:
     assert "unknown data set 'mnits': did you mean 'mnist'" in complaint(cli("data", "fetch", "mnits"))
 
@@ -479,7 +484,8 @@ def test_unknown_data_to_fetch(cli: Cli) -> None:
         (["train", "--recpie", "x"], "--recpie", "rigl-compress train --help"),
         (["train", "--recipe", "mnist-demo", "--seed", "x"], "'x'", "rigl-compress train --help"),
         (["train", "--recipe", "mnist-demo", "--threads", "0"], "0", "x>=1"),
-        (["train", "--resume"], "'--resume' requires an argument", "--help"),
+        (["train", "--resume"], "'--resume' requires an argument", "rigl-compress train --help"),
+        (["bench", "a.onnx", "--inputs", "no.npz"], "no.npz does not exist", "numpy.savez"),
         (["train", "--resume", "a", "--seed", "1"], "--resume RUN takes the recipe of the run", "and changes"),
         (["train", "--resume", "a", "-o", "b"], "--resume RUN takes the recipe of the run", "leave out --output"),
         (["inspect"], "RUN", "rigl-compress inspect --help"),
