@@ -114,7 +114,8 @@ class Sparsifier:
         self.updater.begin_step(self.steps)
         self._hooks = self._hook_in()
         left_masked = masked_warnings(self.masked, densities, self.config.kernels)
-        warn([*unsupported_warnings(self.left_dense), *topology_warnings(model, layers, given), *left_masked])
+        left_out = [*unsupported_warnings(self.left_dense), *self.config.ignored()]
+        warn([*left_out, *topology_warnings(model, layers, given), *left_masked])
 
     # State
 

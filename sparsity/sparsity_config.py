@@ -111,6 +111,16 @@ class SparsityConfig:
         end = max(begin, int((total_steps or 0) * self.end_share)) if self.end is None else self.end
         return UpdateSchedule(self.interval, end, self.fraction, self.decay, self.power, begin)
 
+    def ignored(self) -> list[str]:
+        """Return a sentence for each setting without effect.
+
+        >>> SparsityConfig(end=100, end_share=0.3).ignored()
+        ['end_share = 0.3 has no effect: end = 100 takes precedence; remove one of the two']
+        """
+        if self.end is None or self.end_share == LAST_UPDATE:
+            return []
+        return [f"end_share = {self.end_share} has no effect: end = {self.end} takes precedence; remove one of the two"]
+
     def densities(self, model: nn.Module) -> dict[str, float]:
         """Return the density of every layer of the model; gates, queries, keys and values are layers of their own."""
         shapes = layer_shapes(model)

@@ -376,3 +376,10 @@ def test_a_topology_of_another_model_is_refused() -> None:
     model = network()
     with pytest.raises(InputError, match="another model"):
         Sparsifier(model, optimizer_of(model), total_steps=9, topology=Topology.full({"0.weight": (3, 3)}))
+
+
+def test_a_share_that_a_step_overrules_is_said() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match=r"end_share = 0.3 has no effect: end = 10 takes precedence"):
+        Sparsifier(model, optimizer, sparsity=0.5, end=10, end_share=0.3, total_steps=20)
