@@ -134,7 +134,7 @@ void destroy(void* handle) noexcept {
 }  // namespace
 
 // Counts changes of the operators and of these functions; the same as OPERATORS_VERSION in runtime/kernel_library.py.
-RIGL_EXPORT int rigl_operators_version() { return 4; }
+RIGL_EXPORT int rigl_operators_version() { return 5; }
 RIGL_EXPORT const char* rigl_kernels_name() { return kernels().name; }
 RIGL_EXPORT int rigl_has_kernels(const char* name) {
   int found = 0;

@@ -48,13 +48,17 @@ struct TileTask {
   Clip clip;
 };
 
+// How the weights of a product with a single vector are stored. Those of 8 bits are multiplied by a scale per row.
+enum class ValueKind : uint32_t { kFloat32, kFloat16, kInt8 };
+
 // Sliced ELLPACK: slices of `slice_lanes` rows each, their non-zeros interleaved. For a single column of
 // activations.
 struct SliceView {
   const uint32_t* lengths;  // non-zeros of the longest row of each slice
   size_t slice_count;
   const uint16_t* col_idx;
-  const float* values;
+  const void* values;
+  ValueKind kind;
   const uint32_t* rows;  // output row of each lane of each slice; `row_limit` for lanes without a row
   uint32_t row_limit;
 };
@@ -74,15 +78,17 @@ struct WindowView {
   size_t slice_count;
   const WindowEntry* entries;
   const uint8_t* positions;
-  const float* values;
+  const void* values;
+  ValueKind kind;
   const uint32_t* rows;  // as in SliceView
   uint32_t row_limit;
 };
 
 struct VectorTask {
-  const float* x;  // followed by a zero, which the padding of a slice reads
+  const float* x;  // with zeros where padding reads it
   float* y;
-  bool first, last;
+  bool first, last;     // the first call for these rows starts with the bias, the last one clips
+  const float* scales;  // per row of weights of 8 bits, or null
   const float* bias;
   Clip clip;
 };

@@ -188,63 +188,7 @@ void multiply_tile(const BlockView& block, const TileTask& task) {
   }
 }
 
-// Slices are at most eight rows wide: vectors of sixteen lanes are filled no faster than two of eight.
-constexpr int kSliceLanes = kLanes < 8 ? kLanes : 8;
-typedef float SliceVector __attribute__((vector_size(kSliceLanes * 4)));
-typedef float UnalignedSlice __attribute__((vector_size(kSliceLanes * 4), aligned(4), may_alias));
-
-RIGL_INLINE SliceVector load_slice(const float* from) { return *reinterpret_cast<const UnalignedSlice*>(from); }
-
-// Scalar loads: faster than the gather instruction on the processors measured. Four indices are read at a time.
-RIGL_INLINE SliceVector gather(const float* x, const uint16_t* col_idx) {
-  SliceVector value;
-#pragma GCC unroll 2
-  for (int part = 0; part < kSliceLanes; part += 4) {
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    for (int lane = 0; lane < 4; ++lane) value[part + lane] = x[col_idx[part + lane]];
-#else
-    uint64_t four;
-    memcpy(&four, col_idx + part, sizeof four);
-    value[part] = x[four & 0xffff];
-    value[part + 1] = x[four >> 16 & 0xffff];
-    value[part + 2] = x[four >> 32 & 0xffff];
-    value[part + 3] = x[four >> 48];
-#endif
-  }
-  return value;
-}
-
-constexpr int kPrefetchDistance = 512;
-
-void multiply_vector(const SliceView& slices, const VectorTask& task) {
-  const uint16_t* col_idx = slices.col_idx;
-  const float* values = slices.values;
-  for (size_t s = 0; s < slices.slice_count; ++s) {
-    SliceVector even{}, odd{};
-    uint32_t remaining = slices.lengths[s];
-    for (; remaining >= 2; remaining -= 2) {
-      // Weights are streamed once: prefetch far ahead, across page boundaries too.
-      __builtin_prefetch(values + kPrefetchDistance, 0, 0);
-      __builtin_prefetch(col_idx + kPrefetchDistance, 0, 0);
-      even += load_slice(values) * gather(task.x, col_idx);
-      odd += load_slice(values + kSliceLanes) * gather(task.x, col_idx + kSliceLanes);
-      values += 2 * kSliceLanes;
-      col_idx += 2 * kSliceLanes;
-    }
-    if (remaining > 0) {
-      even += load_slice(values) * gather(task.x, col_idx);
-      values += kSliceLanes;
-      col_idx += kSliceLanes;
-    }
-    const SliceVector acc = even + odd;
-    for (int lane = 0; lane < kSliceLanes; ++lane) {
-      const uint32_t row = slices.rows[s * kSliceLanes + static_cast<size_t>(lane)];
-      if (row >= slices.row_limit) continue;
-      float sum = acc[lane] + (task.first ? (task.bias != nullptr ? task.bias[row] : 0.0f) : task.y[row]);
-      task.y[row] = task.last ? clamp_scalar(sum, task.clip) : sum;
-    }
-  }
-}
+#include "kernels_vector.h"
 
 #if RIGL_LANES == 16
 #include "kernels_window.h"

@@ -25,33 +25,34 @@ struct Window {
   }
 };
 
-constexpr int kWindowPrefetch = 1024;
-
-void multiply_windows(const WindowView& view, const VectorTask& task) {
+template <class Value>
+void multiply_windows_of(const WindowView& view, const VectorTask& task) {
   const WindowEntry* entry = view.entries;
   const uint8_t* positions = view.positions;
-  const float* values = view.values;
+  const auto* values = static_cast<const Value*>(view.values);
   for (size_t s = 0; s < view.slice_count; ++s) {
     Vector even{}, odd{};
     for (const WindowEntry* end = entry + view.entry_counts[s]; entry != end; ++entry) {
       const Window window(task.x + static_cast<size_t>(entry->window) * kWindow);
       uint32_t remaining = entry->count;
       for (; remaining >= 2; remaining -= 2, positions += 2 * kLanes, values += 2 * kLanes) {
-        __builtin_prefetch(values + kWindowPrefetch);
-        __builtin_prefetch(values + kWindowPrefetch + kLanes);
-        even += load(values) * window.at(positions);
-        odd += load(values + kLanes) * window.at(positions + kLanes);
+        prefetch_values(values, 2 * kLanes);
+        even += load_values<kLanes>(values) * window.at(positions);
+        odd += load_values<kLanes>(values + kLanes) * window.at(positions + kLanes);
       }
       if (remaining == 0) continue;
-      even += load(values) * window.at(positions);
+      even += load_values<kLanes>(values) * window.at(positions);
       positions += kLanes;
       values += kLanes;
     }
-    const Vector sum = even + odd;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const uint32_t row = view.rows[s * kLanes + static_cast<size_t>(lane)];
-      if (row >= view.row_limit) continue;
-      task.y[row] = clamp_scalar(sum[lane] + (task.bias != nullptr ? task.bias[row] : 0.0f), task.clip);
-    }
+    store_sums<kLanes>(even + odd, view.rows + s * kLanes, view.row_limit, task);
+  }
+}
+
+void multiply_windows(const WindowView& view, const VectorTask& task) {
+  switch (view.kind) {
+    case ValueKind::kFloat32: return multiply_windows_of<float>(view, task);
+    case ValueKind::kFloat16: return multiply_windows_of<uint16_t>(view, task);
+    case ValueKind::kInt8: return multiply_windows_of<int8_t>(view, task);
   }
 }

@@ -77,13 +77,11 @@ void transpose_rows(const KernelTable& kernels, const MatMulCall& call, std::siz
 
 }  // namespace
 
-bool SparseMatMul::looks_up(std::uint32_t groups) const {
-  return kernels_.multiply_windows != nullptr && windows_pay_off(matrix_, groups);
-}
+bool SparseMatMul::looks_up() const { return kernels_.multiply_windows != nullptr && fits_windows(matrix_); }
 
 double SparseMatMul::estimate_ns(std::size_t batch) const {
   const double nonzeros = static_cast<double>(matrix_.values.size());
-  if (batch == 1) return nonzeros * (looks_up(1) ? costs::vector_windows::products : costs::vector::products);
+  if (batch == 1) return nonzeros * (looks_up() ? costs::vector_windows::products : costs::vector::products);
   return static_cast<double>(batch) * (nonzeros * costs::batched::products + matrix_.columns * costs::batched::columns +
                                        matrix_.rows * costs::batched::rows);
 }
@@ -110,10 +108,9 @@ void SparseMatMul::run_vector(const MatMulCall& call, const Threads& threads) {
   }
   parallel_for(threads, plan.groups.size(), [&](std::size_t g) {
     for (const SliceGroup& group : plan.groups[g]) {
-      const SliceView view = {group.lengths.data(), group.lengths.size(), group.col_idx.data(),
-                              group.values.data(),  group.rows.data(),    plan.rows};
       const float* from = x + group.first_column / block * (block + 1);
-      kernels_.multiply_vector(view, {from, call.y, group.first, group.last, call.bias, call.clip});
+      kernels_.multiply_vector(group.view(plan.rows),
+                               {from, call.y, group.first, group.last, scales(group), call.bias, call.clip});
     }
     const SliceGroup& rows = plan.groups[g].front();
     kernels_.activate(call.activation, call.y + rows.begin, 1, rows.end - rows.begin, 0);
@@ -130,14 +127,12 @@ void SparseMatMul::run_windows(const MatMulCall& call, const WindowPlan& plan, c
   }
   parallel_for(threads, plan.groups.size(), [&](std::size_t g) {
     const WindowGroup& group = plan.groups[g];
-    const WindowView view = {group.entry_counts.data(),
-                             group.entry_counts.size(),
-                             group.entries.data(),
-                             group.positions.data(),
-                             group.values.data(),
-                             group.rows.data(),
-                             plan.rows};
-    kernels_.multiply_windows(view, {x, call.y, true, true, call.bias, call.clip});
+    const bool last = group.rest.values.empty();
+    VectorTask task = {x, call.y, true, last, scales(group), call.bias, call.clip};
+    kernels_.multiply_windows(group.view(plan.rows), task);
+    task.first = false;
+    task.last = true;
+    if (!last) kernels_.multiply_vector(group.rest.view(plan.rows), task);
     kernels_.activate(call.activation, call.y + group.begin, 1, group.end - group.begin, 0);
   });
 }
@@ -188,10 +183,10 @@ std::shared_ptr<const SparseMatMul::SlicesOfGroups> SparseMatMul::slices(std::ui
   }
   if (slices_.size() == kMaxPlans) slices_.erase(slices_.begin());
   SlicesOfGroups planned{groups, {}, {}};
-  if (looks_up(groups)) {
-    planned.windows = plan_windows(matrix_, kernels_.lanes, groups);
+  if (looks_up()) {
+    planned.windows = plan_windows(matrix_, kernels_, groups);
   } else {
-    planned.plan = plan_slices(matrix_, kernels_.slice_lanes, groups);
+    planned.plan = plan_slices(matrix_, kernels_, groups);
   }
   slices_.push_back(std::make_shared<const SlicesOfGroups>(std::move(planned)));
   return slices_.back();

@@ -11,6 +11,7 @@
 #include "packed.h"
 #include "plan.h"
 #include "threads.h"
+#include "vector_plan.h"
 
 namespace rigl {
 
@@ -43,7 +44,12 @@ class SparseMatMul {
     WindowPlan windows;  // instead of the slices, where they are faster
   };
 
-  bool looks_up(std::uint32_t groups) const;  // multiply a single vector by windows instead of slices
+  bool looks_up() const;  // multiply a single vector by windows instead of slices
+  // The scales of weights that a group stores in 8 bits, or null.
+  template <class Group>
+  const float* scales(const Group& group) const {
+    return group.values.kind == ValueKind::kInt8 ? matrix_.scales.data() : nullptr;
+  }
   double estimate_ns(std::size_t batch) const;
   void run_vector(const MatMulCall& call, const Threads& threads);
   void run_windows(const MatMulCall& call, const WindowPlan& plan, const Threads& threads) const;

@@ -1,7 +1,10 @@
 // Sparse weights in compressed sparse row format, serialized as they are stored in an ONNX file. Little-endian:
 //
-//   "RGLS"  version u32 = 1  rows u32  columns u32  non-zeros u64  index bytes u32 (2 or 4)  zero u32
-//   non-zeros per row u32[rows]   values f32[non-zeros]   column indices u16 or u32[non-zeros], increasing within a row
+//   "RGLS"  version u32  rows u32  columns u32  non-zeros u64  index bytes u32 (2 or 4)  kind of values u32
+//   non-zeros per row u32[rows]   values[non-zeros]   column indices u16 or u32[non-zeros], increasing within a row
+//
+// Version 1: values f32; their kind is not read. Version 2: kind 1: finite values f16; kind 2: values i8, each times
+// the scale of its row; before the values stand the scales f32[rows], between 1e-30 and 1e30.
 //
 // The format does not depend on the processor: blocks that fit its caches are planned when an operator first runs.
 #pragma once
@@ -11,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels.h"
+
 namespace rigl {
 
 struct SparseMatrix {
@@ -18,6 +23,8 @@ struct SparseMatrix {
   std::vector<std::size_t> row_ptr;  // [rows + 1]
   std::vector<std::uint32_t> col_idx;
   std::vector<float> values;
+  ValueKind kind = ValueKind::kFloat32;  // how the values can be stored without a change
+  std::vector<float> scales;             // [rows] of values of 8 bits
 };
 
 // Parse any bytes. Returns a message that says what is invalid, or an empty string and the matrix.

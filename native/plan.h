@@ -10,6 +10,12 @@
 
 namespace rigl {
 
+// An index has 16 bits, and slices need one value for the zero that pads them.
+constexpr std::uint32_t kMaxColumns = 65535;
+
+// Split the rows into parts of about the same work, none of them empty. Returns the bounds.
+std::vector<std::uint32_t> partition_rows(const SparseMatrix& matrix, std::uint32_t parts);
+
 struct Block {
   std::vector<RowEntry> rows;
   std::vector<std::uint16_t> col_idx;
@@ -42,42 +48,5 @@ struct TileShape {
 };
 
 TilePlan plan_tiles(const SparseMatrix& matrix, const TileShape& shape);
-
-struct SliceGroup {
-  std::vector<std::uint32_t> lengths, rows;
-  std::vector<std::uint16_t> col_idx;
-  std::vector<float> values;
-  std::uint32_t begin = 0, end = 0;  // rows
-  std::uint32_t first_column = 0;    // of the columns this group reads
-  bool first = true, last = true;    // among the groups of the same rows
-};
-
-struct SlicePlan {
-  std::vector<std::vector<SliceGroup>> groups;  // [row groups][column blocks]
-  std::uint32_t block_columns = 0;
-  std::uint32_t rows = 0;
-};
-
-struct WindowGroup {
-  std::uint32_t begin = 0, end = 0;  // rows
-  std::vector<std::uint32_t> entry_counts, rows;
-  std::vector<WindowEntry> entries;
-  std::vector<std::uint8_t> positions;
-  std::vector<float> values;
-};
-
-struct WindowPlan {
-  std::vector<WindowGroup> groups;
-  std::size_t windows = 0;
-  std::uint32_t rows = 0;
-};
-
-// The columns of a window besides the zero at its end.
-constexpr std::uint32_t kWindowColumns = kWindow - 1;
-// Whether non-zeros and padding, stored by windows, are small enough to be read faster than without padding.
-bool windows_pay_off(const SparseMatrix& matrix, std::uint32_t groups);
-WindowPlan plan_windows(const SparseMatrix& matrix, int lanes, std::uint32_t groups);
-
-SlicePlan plan_slices(const SparseMatrix& matrix, int lanes, std::uint32_t groups);
 
 }  // namespace rigl

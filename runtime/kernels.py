@@ -174,8 +174,8 @@ class MatMul:
     array([[3., 4.]], dtype=float32)
     """
 
-    def __init__(self, matrix: Array, kernels: str = "", activation: str = "") -> None:
-        packed = pack_matrix(matrix).tobytes()
+    def __init__(self, matrix: Array, kernels: str = "", activation: str = "", scales: Sequence[Array] = ()) -> None:
+        packed = pack_matrix(matrix, scales).tobytes()
         self._kernel = _Kernel("matmul", kernels, packed, len(packed))
         self.rows, self.activation = matrix.shape[0], ACTIVATIONS.index(activation)
 

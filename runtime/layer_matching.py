@@ -44,6 +44,7 @@ class Layer:
     before: tuple[onnx.NodeProto, ...] = ()  # nodes that compute its input
     after: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # operators, with attributes, that compute its output
     read: str = ""  # the value that its input has the shape of, if nodes before it compute the input
+    scales: tuple[Array, ...] = ()  # of weights that were dequantized: they may be multiples of one of these
     spread: int = 1  # pixels of the output for each pixel of the convolution
 
     @cached_property

@@ -101,6 +101,14 @@ class Graph:
                 found[node.output[0]] = node
         return found
 
+    def scale_of(self, name: str) -> Array | None:
+        """Return the scale of a constant that is dequantized, and perhaps transposed or reshaped after it."""
+        producer = self._constant_producers.get(name)
+        if producer is None:
+            return None
+        is_scaled = is_standard(producer, "DequantizeLinear")
+        return self.constant(producer.input[1]) if is_scaled else self.scale_of(producer.input[0])
+
     @cached_property
     def opset(self) -> int:
         """The version of the standard operators."""

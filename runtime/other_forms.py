@@ -24,8 +24,11 @@ def in_any_form(match: Match, *others: Match) -> Match:
         if any(graph.constant(name) is None for name in values):  # ONNX Runtime computes in integers
             return None
         found = next((layer for each in (match, *others) if (layer := each(graph, node)) is not None), None)
-        half = any(map(graph.is_half, (*node.input, *node.output)))
-        return found if found is None or not half else _widened(found)
+        if found is None:
+            return None
+        scales = tuple(each for name in node.input if (each := graph.scale_of(name)) is not None)
+        found = replace(found, scales=scales) if scales else found
+        return _widened(found) if any(map(graph.is_half, (*node.input, *node.output))) else found
 
     return matching
 

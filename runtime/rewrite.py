@@ -161,8 +161,9 @@ def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
 
 
 def _tensors(layer: Layer) -> list[onnx.TensorProto]:
-    packs = np.ascontiguousarray if layer.operator == DEPTHWISE else pack_matrix
-    packed = numpy_helper.from_array(packs(layer.matrix), f"{layer.output}/packed")
+    dense = layer.operator == DEPTHWISE
+    array = np.ascontiguousarray(layer.matrix) if dense else pack_matrix(layer.matrix, layer.scales)
+    packed = numpy_helper.from_array(array, f"{layer.output}/packed")
     if layer.bias is None:
         return [packed]
     return [packed, numpy_helper.from_array(np.ascontiguousarray(layer.bias), f"{layer.output}/bias")]

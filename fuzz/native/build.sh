@@ -14,10 +14,10 @@ engine=${LIB_FUZZING_ENGINE--fsanitize=fuzzer}
 mkdir -p "$out"
 objects=$(mktemp -d)
 trap 'rm -rf "$objects"' EXIT
-case "$(uname -m)" in x86_64) avx2="-mavx2 -mfma" ;; *) avx2="" ;; esac
+case "$(uname -m)" in x86_64) avx2="-mavx2 -mfma -mf16c" ;; *) avx2="" ;; esac
 cmake -DCOSTS="$here/../../runtime/costs.json" -DHEADER="$objects/kernel_costs.h" -P "$native/generate_costs.cmake"
 # The AVX-512 loops are compiled for any processor.
-for source in conv conv_plan cpu depthwise geometry gru kernels_portable kernels_avx2 kernels_avx512 layer_norm lstm matmul packed plan; do
+for source in conv conv_plan cpu depthwise geometry gru kernels_portable kernels_avx2 kernels_avx512 layer_norm lstm matmul packed plan vector_plan; do
   extra=""
   [ $source = kernels_avx2 ] && extra=$avx2
   [ $source = kernels_avx512 ] && extra="-DRIGL_COMPRESS_WIDE -Wno-psabi"

@@ -414,7 +414,7 @@ def test_any_bytes_are_refused_or_read(noise: bytes, keep: int) -> None:
 @settings(deadline=None, max_examples=300)
 @given(place=st.integers(0, 91), value=st.integers(0, 255))
 def test_a_changed_byte_is_noticed_or_harmless(place: int, value: int) -> None:
-    packed = bytearray(pack_matrix(np.eye(6, dtype=np.float32)).tobytes())
+    packed = bytearray(pack_matrix(np.eye(6, dtype=np.float32) / 3).tobytes())
     packed[place] = value
     told = check_packed(bytes(packed))
     values = range(32 + 6 * 4, 32 + 6 * 8)
@@ -425,7 +425,8 @@ def test_a_changed_byte_is_noticed_or_harmless(place: int, value: int) -> None:
     ("start", "stop", "content", "told"),
     [
         (0, 4, b"RGLX", "not packed weights"),
-        (4, 8, b"\x02\0\0\0", "unsupported version"),
+        (4, 8, b"\x03\0\0\0", "unsupported version"),
+        (4, 8, b"\x02\0\0\0", "unknown kind of values"),
         (8, 12, b"\0\0\0\0", "no rows or no columns"),
         (8, 12, b"\xff\xff\xff\xff", "truncated"),
         (12, 16, b"\x03\0\0\0", "column index out of range"),
@@ -439,7 +440,7 @@ def test_a_changed_byte_is_noticed_or_harmless(place: int, value: int) -> None:
     ],
 )
 def test_what_is_wrong_with_packed_weights(start: int, stop: int, content: bytes, told: str) -> None:
-    packed = bytearray(pack_matrix(np.eye(6, dtype=np.float32)).tobytes())
+    packed = bytearray(pack_matrix(np.eye(6, dtype=np.float32) / 3).tobytes())
     packed[start:stop] = content
     assert told in check_packed(bytes(packed))
     assert bool(told) == bool(check_packed(bytes(packed)))

@@ -69,7 +69,7 @@ def test_exceptions_of_threads_reach_the_caller_and_plans_heed_their_groups(tmp_
     if compiler is None:
         pytest.skip("there is no C++ compiler")
     generated_costs(tmp_path)
-    names = ("cpu", "kernels_avx2", "kernels_avx512", "kernels_portable", "matmul", "packed", "plan")
+    names = ("cpu", "kernels_avx2", "kernels_avx512", "kernels_portable", "matmul", "packed", "plan", "vector_plan")
     sources = [Path(__file__).with_name("parallel_loops.cpp"), *(NATIVE / f"{name}.cpp" for name in names)]
     options = ["-std=c++17", "-Wall", f"-I{NATIVE}", f"-I{tmp_path}", "-pthread"]
     subprocess.run([compiler, *options, "-o", tmp_path / "program", *sources], check=True)

@@ -22,6 +22,7 @@ from rigl_compress.runtime.session import register
 pytestmark = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
 Array = NDArray[Any]
 HEADER = 32
+KINDS = {1: ("<f2", 0), 2: ("<i1", 4)}  # of values: their type, and the bytes of the scale of a row
 FIELDS = [(0, 4), (4, 4), (8, 4), (12, 4), (16, 8), (24, 4), (28, 4)]
 ODD_NUMBERS = [0, 1, 2, 3, 4, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x10001, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**64 - 1]
 
@@ -30,16 +31,27 @@ def understood(packed: bytes) -> tuple[Array, Array, Array, tuple[int, int]] | N
     """Read packed weights by the description in `native/packed.h`: rows, columns and values of the non-zeros."""
     if len(packed) < HEADER:
         return None
-    magic, version, rows, columns, count, width, _ = struct.unpack("<4sIIIQII", packed[:HEADER])
-    known = (magic, version, width) == (b"RGLS", 1, 2 if columns <= 65536 else 4) and rows > 0 and columns > 0
-    if not known or len(packed) != HEADER + 4 * rows + count * (4 + width):
+    magic, version, rows, columns, count, width, kind = struct.unpack("<4sIIIQII", packed[:HEADER])
+    known = (magic, width) == (b"RGLS", 2 if columns <= 65536 else 4) and rows > 0 and columns > 0
+    if not known or version not in (1, 2) or (version == 2 and kind not in KINDS):
+        return None
+    form, extra = KINDS[kind] if version == 2 else ("<f4", 0)
+    start, size = HEADER + (4 + extra) * rows, np.dtype(form).itemsize
+    if len(packed) != start + count * (size + width):
         return None
     lengths = np.frombuffer(packed, "<u4", rows, HEADER)
     if int(lengths.sum(dtype=np.uint64)) != count:
         return None
-    values = np.frombuffer(packed, "<f4", count, HEADER + 4 * rows)
-    places = np.frombuffer(packed, f"<u{width}", count, HEADER + 4 * rows + 4 * count).astype(np.int64)
     row = np.repeat(np.arange(rows), lengths)
+    values = np.frombuffer(packed, form, count, start).astype(np.float32)
+    if version == 2 and not np.isfinite(values).all():
+        return None
+    if extra:
+        scales = np.frombuffer(packed, "<f4", rows, HEADER + 4 * rows)
+        if not ((scales >= np.float32(1e-30)) & (scales <= np.float32(1e30))).all():
+            return None
+        values = values * scales[row]
+    places = np.frombuffer(packed, f"<u{width}", count, start + size * count).astype(np.int64)
     rising = (np.diff(places) > 0) | (np.diff(row) > 0)
     return (row, places, values, (rows, columns)) if (places < columns).all() and rising.all() else None
 
@@ -50,8 +62,14 @@ def matrices(draw: st.DrawFn) -> bytes:
     shape = draw(st.integers(1, 12)), draw(st.sampled_from([1, 2, 5, 9, 36, 65536, 65537]))
     matrix = np.zeros(shape, np.float32)
     count = draw(st.integers(0, 30))
-    matrix[rng.integers(0, shape[0], count), rng.integers(0, shape[1], count)] = 1 + rng.random(count)
-    return pack_matrix(matrix).tobytes()
+    kind = draw(st.sampled_from(["float32", "float16", "int8"]))
+    values = {
+        "float32": 1 + rng.random(count),
+        "float16": rng.integers(1, 99, count) / 64,
+        "int8": rng.integers(1, 99, count) / 3,
+    }
+    matrix[rng.integers(0, shape[0], count), rng.integers(0, shape[1], count)] = values[kind]
+    return pack_matrix(matrix, (np.full(1, 1 / 3, np.float32),) if kind == "int8" else ()).tobytes()
 
 
 @st.composite
