@@ -104,7 +104,7 @@ def command(
     config = _config(sparsity=sparsities[0] if len(sparsities) == 1 else None, no_timing=no_timing, **settings)
     with _render.layer_listener("sparsify") as listener:
         if len(sparsities) > 1:
-            reports = sparsify_curve(file, output, sparsities, config, listener)
+            reports = list(sparsify_curve(file, output, sparsities, config, listener))
         else:
             reports = [sparsify_onnx(file, output, config, listener=listener)]
     if html:

@@ -11,9 +11,9 @@ from rigl_compress.pipeline.bench.timing import TimingPlan
 from rigl_compress.pipeline.export.stage import PLAIN, TARGETS
 from rigl_compress.pipeline.sparsify.calibration_samples import CalibrationConfig, Normalization
 from rigl_compress.pipeline.sparsify.density_allocation import ALLOCATIONS
-from rigl_compress.pipeline.sparsify.layer_costs import parse_budget
 from rigl_compress.pipeline.sparsify.one_shot_pruning import METHODS
 from rigl_compress.runtime.sparse_runtime_export import TARGET
+from rigl_compress.sparsity.budgets import parse_budget
 
 SPARSITY = 0.5
 

@@ -1,6 +1,6 @@
 """Prune any ONNX file without training code and labels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,6 @@ from rigl_compress.pipeline.bench.model_inputs import one_sample
 from rigl_compress.pipeline.sparsify.budget_search import TrialTimer, budgeted
 from rigl_compress.pipeline.sparsify.calibration_samples import Calibration, read_calibration
 from rigl_compress.pipeline.sparsify.density_allocation import error_counts, scaled_counts, uniform_counts
-from rigl_compress.pipeline.sparsify.layer_costs import parse_budget
 from rigl_compress.pipeline.sparsify.layer_errors import ErrorProbe, LayerErrors
 from rigl_compress.pipeline.sparsify.measured_latency import measured_latencies
 from rigl_compress.pipeline.sparsify.one_shot_pruning import (
@@ -38,6 +37,7 @@ from rigl_compress.pipeline.sparsify.sparsify_config import SparsifyConfig
 from rigl_compress.pipeline.sparsify.sparsify_report import SparsifyReport
 from rigl_compress.pipeline.workspace import locked_for
 from rigl_compress.runtime.sparse_runtime_export import TARGET, export_sparse_runtime, refuse_rewritten
+from rigl_compress.sparsity.budgets import parse_budget
 
 
 def sparsify_onnx(
@@ -76,17 +76,15 @@ def sparsify_onnx(
 
 def sparsify_curve(
     source: Path | str, path: Path | str, sparsities: Sequence[float], config: SparsifyConfig, listener: Listener
-) -> list[SparsifyReport]:
+) -> Iterator[SparsifyReport]:
     """Prune a file to several sparsities, as PATH-0.4.onnx and so on; the errors of layers are measured once."""
     errors: dict[str, LayerErrors] = {}
-    found = []
     for each in sparsities:
         target = Path(path).with_name(f"{Path(path).stem}-{each:g}{Path(path).suffix}")
         check_target(target, overwrite=config.overwrite, source=Path(source))
     for each in sparsities:
         target = Path(path).with_name(f"{Path(path).stem}-{each:g}{Path(path).suffix}")
-        found.append(_Job(Path(source), target, replace(config, sparsity=each), listener, errors).run())
-    return found
+        yield _Job(Path(source), target, replace(config, sparsity=each), listener, errors).run()
 
 
 class _Job:
