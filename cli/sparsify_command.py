@@ -46,6 +46,7 @@ from rigl_compress.cli._option_types import OneOf
     help="Sparsity of layers: by their effect on the outputs, the same for all, or by scaled magnitude.",
 )
 @options.option("--dense", multiple=True, metavar="PATTERN", help="Weights to leave as they are, e.g. '*head*'.")
+@options.option("--keep-dead-channels", is_flag=True, help="Leave channels in the file that have become dead.")
 @options.option(
     "--calibration-samples",
     "samples",
@@ -104,7 +105,7 @@ def command(
     config = _config(sparsity=sparsities[0] if len(sparsities) == 1 else None, no_timing=no_timing, **settings)
     with _render.layer_listener("sparsify") as listener:
         if len(sparsities) > 1:
-            reports = sparsify_curve(file, output, sparsities, config, listener)
+            reports = list(sparsify_curve(file, output, sparsities, config, listener))
         else:
             reports = [sparsify_onnx(file, output, config, listener=listener)]
     if html:

@@ -11,6 +11,7 @@ from rigl_compress.models.flop_counter import count_flops
 from rigl_compress.models.layer_flops import FlopReport
 from rigl_compress.models.sparse_parameters import sparse_layers, sparse_parameters
 from rigl_compress.models.topology import connections
+from rigl_compress.pipeline.budget_distribution import budget_lines
 from rigl_compress.pipeline.recipe import Recipe
 from rigl_compress.pipeline.train.small_dense import width_for_density
 from rigl_compress.pipeline.train.training_summary import training_gflops, training_run
@@ -25,7 +26,7 @@ def recipe_flops(recipe: Recipe, convention: str = "multiply-add") -> FlopReport
     if recipe.sparsity.rule.narrow:
         spec = spec.with_options(width=width_for_density(spec, 1 - recipe.sparsity.sparsity))
     model, example = spec.outline()
-    densities = parameter_densities(model, recipe.sparsity)
+    densities = parameter_densities(model, recipe.sparsity.fitted(model, example))
     try:
         return count_flops(model, example, densities, convention)
     except InputError:
@@ -33,6 +34,14 @@ def recipe_flops(recipe: Recipe, convention: str = "multiply-add") -> FlopReport
     except Exception as error:  # the code of a network can raise anything
         taken = f"does not take inputs of shape {tuple(shape)} ({recipe.data.name})"
         raise InputError(f"model {spec.name!r} {taken}: {first_line(error)}") from None
+
+
+def recipe_budget(recipe: Recipe) -> tuple[str, ...]:
+    """Return what a budget of the recipe comes to; nothing without one."""
+    if not recipe.sparsity.solves:
+        return ()
+    model, example = recipe.model.taking(outline(recipe.data.name, recipe.data.options)[0]).outline()
+    return budget_lines(recipe.sparsity.fitted(model, example), model, example)
 
 
 def parameter_densities(model: nn.Module, sparsity: SparsityConfig) -> dict[str, float]:
@@ -55,6 +64,7 @@ def flops_json(recipe: Recipe, convention: str) -> dict[str, Any]:
     dense = recipe_flops(replace(recipe, sparsity=SparsityConfig("dense")))
     _, samples = outline(recipe.data.name, recipe.data.options)
     facts = {"recipe": recipe.name, **report.to_json(), "training_gflops": {}, "dense_training_gflops": {}}
+    facts |= dict(zip(["budget"], recipe_budget(recipe), strict=False))
     if not samples or recipe.sparsity.rule.cost is None:  # of texts and folders: known only when they are read
         return facts
     run = training_run(recipe, samples - recipe.data.holdout)

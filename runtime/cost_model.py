@@ -126,6 +126,13 @@ def expected_speedup(work: Work, threads: int = 1) -> float:
     return _dense_time(work, threads) / _sparse_time(work, threads)
 
 
+def layer_time(work: Work, density: float, threads: int = 1) -> float:
+    """Return the nanoseconds of a layer as a session runs it: on sparse kernels if they are faster by the margin."""
+    thinned = replace(work, nonzeros=max(1, round(density * work.weights)))
+    dense, sparse = _dense_time(work, threads), _sparse_time(thinned, threads)
+    return sparse if sparse < (1 - MARGIN) * dense else dense
+
+
 def _dense_time(work: Work, threads: int) -> float:
     return _time(coefficients()[work.family]["dense"], work.dense(), (threads, DENSE_PART, DENSE_SHARE))
 

@@ -43,6 +43,20 @@ class Choice:
         return {name: each.density for name, each in self.chosen.items()}
 
 
+def without_idle_zeros(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates from the densest on that each cost less than all denser ones: other zeros save nothing.
+
+    >>> every = [Candidate(0.5, 9, 0.2), Candidate(1, 9, 0), Candidate(0.1, 2, 1)]
+    >>> [each.density for each in without_idle_zeros(every)]
+    [1, 0.1]
+    """
+    found: list[Candidate] = []
+    for each in sorted(candidates, key=lambda one: -one.density):
+        if not found or each.cost < found[-1].cost * (1 - 1e-9):
+            found.append(each)
+    return found
+
+
 def choose(candidates: Mapping[str, Sequence[Candidate]], budget: float) -> Choice:
     """Return the candidates whose costs are at most the budget in sum, and whose errors are least.
 

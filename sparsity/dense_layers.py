@@ -22,9 +22,8 @@ def dense_reasons(model: nn.Module, config: SparsityConfig) -> dict[str, str]:
         full = [name for name, density in config.densities(model).items() if density >= 1]
         if config.rule.dense:
             return dict.fromkeys(full, f"every connection, by the method {config.method_name}")
-        known = _by_pattern(model, config, full) | dict.fromkeys(
-            config.unit_densities(model), "sparsity 0 in sparsity.layers"
-        )
+        single = {} if config.solves else config.unit_densities(model)  # a budget sets them
+        known = _by_pattern(model, config, full) | dict.fromkeys(single, "sparsity 0 in sparsity.layers")
     return {name: known.get(name, f"full by the distribution {config.distribution}") for name in full}
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from torch import nn
+
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.registry import Registry, as_callable
 from rigl_compress.models.topology import connections
@@ -12,15 +14,21 @@ from rigl_compress.models.topology import connections
 Shapes = Mapping[str, tuple[int, ...]]
 Densities = dict[str, float]
 Share = Callable[[Shapes, float], Densities]
+# (model, example input, budget as it is typed, densities of fixed layers) → densities of all layers
+Solve = Callable[[nn.Module, Any, str, Mapping[str, float]], Densities]
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A way to share out connections, and the layers that it leaves dense by default."""
+    """A way to share out connections, and the layers that it leaves dense by default.
+
+    With `solve` it shares out a budget of time, bytes or FLOPs instead of connections.
+    """
 
     name: str
     share: Share
     dense: tuple[str, ...] = ()
+    solve: Solve | None = None
 
 
 def uniform(shapes: Shapes, density: float) -> Densities:
@@ -78,7 +86,10 @@ def _as_distribution(name: str, found: Any) -> Distribution:
 
 
 DISTRIBUTIONS: Registry[Distribution] = Registry(
-    "distribution", group="rigl_compress.distributions", adapt=_as_distribution
+    "distribution",
+    group="rigl_compress.distributions",
+    adapt=_as_distribution,
+    modules=("rigl_compress.pipeline.budget_distribution",),  # it needs the cost model of the runtime
 )
 for _distribution in (
     # The first layer stays dense: sparsifying it hurts much and saves next to nothing (paper, §3 (1)).

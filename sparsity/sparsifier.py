@@ -76,15 +76,18 @@ class Sparsifier:
         seed: int = 0,
         topology: Topology | str | None = None,
         automatic: bool = False,
+        example_input: Any = None,
         **settings: Any,
     ) -> None:
         """Take either a config or its fields as keywords. A `topology` is used as it is instead of drawing one.
 
         `total_steps` are the optimizer steps of the whole run; the updates end after three quarters of them unless
         `end` is set. Layers that a given topology lacks stay dense. "magnitude" begins at the largest weights of each
-        layer, "magnitude-global" at the largest of all layers together.
+        layer, "magnitude-global" at the largest of all layers together. The distribution "budget" needs an
+        `example_input`, one sample.
         """
-        self.config = config_from(config, settings)
+        given_config = config_from(config, settings)
+        self.config = given_config if example_input is None else given_config.fitted(model, example_input)
         self.method = self.config.rule
         check_method(self.method, topology)
         check_plain(model)
@@ -114,7 +117,7 @@ class Sparsifier:
         self.updater.begin_step(self.steps)
         self._hooks = self._hook_in()
         left_masked = masked_warnings(self.masked, densities, self.config.kernels)
-        left_out = [*unsupported_warnings(self.left_dense), *self.config.ignored()]
+        left_out = [*unsupported_warnings(self.left_dense), *given_config.ignored()]
         warn([*left_out, *topology_warnings(model, layers, given), *left_masked])
 
     # State

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from math import prod
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -10,6 +11,7 @@ from rigl_compress.core.errors import LONGEST_LINE, InputError, did_you_mean
 from rigl_compress.core.import_by_name import is_reference
 from rigl_compress.models.forward_order import find_layers
 from rigl_compress.models.sparse_parameters import dense_by_default, layer_shapes
+from rigl_compress.sparsity.budgets import parse_budget
 from rigl_compress.sparsity.distributions import DISTRIBUTIONS, fixed_densities, share_out
 from rigl_compress.sparsity.method_variants import find_method
 from rigl_compress.sparsity.methods import Method
@@ -17,7 +19,7 @@ from rigl_compress.sparsity.schedules import DECAYS, UpdateSchedule
 
 # The paper stops the updates after about three quarters of training (§4).
 LAST_UPDATE = 0.75
-Budget = Literal["exclude", "include"]
+COUNTED = ("exclude", "include")
 Kernels = Literal["auto", "sparse", "masked"]
 
 
@@ -31,7 +33,8 @@ class SparsityConfig:
     # Names, globs, types, "first", "last"; None: those of the distribution, and those that the network names itself
     dense: tuple[str, ...] | None = None
     layers: Mapping[str, float] = field(default_factory=dict)  # sparsity of single layers, by name, glob or type
-    budget: Budget = "exclude"  # does `sparsity` count the layers that are fixed?
+    # Does `sparsity` count the layers that are fixed? With the distribution "budget": "speedup=3", "latency=8ms", …
+    budget: str = "exclude"
     interval: int = 100  # ΔT
     fraction: float = 0.3  # α
     decay: str = "cosine"
@@ -64,13 +67,36 @@ class SparsityConfig:
                 raise InputError(f"strength of layer {name!r} is {strength}, expected a factor of 0 or more")
         DISTRIBUTIONS.check(self.distribution)
         DECAYS.check(self.decay)
-        if self.budget not in (choices := get_args(Budget)):
-            raise InputError(f"unknown budget {self.budget!r}: {did_you_mean(str(self.budget), choices)}")
+        self._check_budget()
         if self.kernels not in (choices := get_args(Kernels)):
             raise InputError(f"unknown kernels {self.kernels!r}: {did_you_mean(str(self.kernels), choices)}")
         for what in ("dense", "variants"):
             if (names := getattr(self, what)) is not None:
                 _check_names(what, names)
+
+    def _check_budget(self) -> None:
+        """Raise for a budget that is of no use to the distribution; code from outside is not imported for it."""
+        if is_reference(self.distribution):
+            return
+        if self.solves and self.budget in COUNTED:
+            raise InputError(
+                f'the distribution {self.distribution!r} needs a budget: set budget = "speedup=3", "latency=8ms", '
+                '"size=4MB" or "flops=100M"'
+            )
+        if self.solves:
+            parse_budget(self.budget)
+        elif "=" in str(self.budget):
+            raise InputError(
+                f"budget is {self.budget!r}, but the distribution {self.distribution!r} shares out connections: set "
+                'distribution = "budget"'
+            )
+        elif self.budget not in COUNTED:
+            raise InputError(f"unknown budget {self.budget!r}: {did_you_mean(str(self.budget), COUNTED)}")
+
+    @property
+    def solves(self) -> bool:
+        """Whether the densities come from a budget and an example input, not from a sparsity."""
+        return DISTRIBUTIONS[self.distribution].solve is not None
 
     @property
     def rule(self) -> Method:
@@ -117,9 +143,13 @@ class SparsityConfig:
         >>> SparsityConfig(end=100, end_share=0.3).ignored()
         ['end_share = 0.3 has no effect: end = 100 takes precedence; remove one of the two']
         """
-        if self.end is None or self.end_share == LAST_UPDATE:
-            return []
-        return [f"end_share = {self.end_share} has no effect: end = {self.end} takes precedence; remove one of the two"]
+        found = []
+        if self.end is not None and self.end_share != LAST_UPDATE:
+            share = f"end_share = {self.end_share} has no effect"
+            found.append(f"{share}: end = {self.end} takes precedence; remove one of the two")
+        if self.solves and not self.layers and self.sparsity != SparsityConfig.sparsity:
+            found.append(f"sparsity = {self.sparsity} has no effect: the budget {self.budget} decides; remove it")
+        return found
 
     def densities(self, model: nn.Module) -> dict[str, float]:
         """Return the density of every layer of the model; gates, queries, keys and values are layers of their own."""
@@ -133,6 +163,11 @@ class SparsityConfig:
         if self.rule.dense:
             return dict.fromkeys(shapes, 1.0)
         share, fixed = DISTRIBUTIONS[self.distribution].share, self.fixed_densities(model)
+        if self.solves and not fixed.keys() >= shapes.keys():
+            raise InputError(
+                f"the budget {self.budget} needs the sizes of activations: pass example_input to the Sparsifier, a "
+                "batch of one sample"
+            )
         if self.sparsity > 0 and all(fixed.get(name) == 1 for name in shapes) and not self.layers:
             raise InputError(
                 f"sparsity is {self.sparsity}, but every layer that could be sparse is kept dense "
@@ -140,6 +175,28 @@ class SparsityConfig:
                 f'distribution {self.distribution!r} has its own), or train with method = "dense"'
             )
         return share_out(shapes, 1 - self.sparsity, share, fixed, self.budget)
+
+    def fitted(self, model: nn.Module, example_input: Any) -> "SparsityConfig":
+        """Return the settings with the sparsity of every layer that meets the budget; others as they are.
+
+        >>> config = SparsityConfig(distribution="budget", budget="flops=500")
+        >>> import torch
+        >>> round(config.fitted(nn.Linear(100, 10), torch.rand(1, 100)).sparsity, 2)
+        0.75
+        """
+        solve = DISTRIBUTIONS[self.distribution].solve
+        if solve is not None and self.rule.narrow:
+            raise InputError(
+                f"method {self.method_name!r} narrows the network by a sparsity, not by the budget {self.budget}: "
+                "choose another method, or another distribution"
+            )
+        if solve is None or self.rule.dense:
+            return self
+        found = solve(model, example_input, self.budget, self.fixed_densities(model))
+        sizes = {name: prod(shape) for name, shape in layer_shapes(model).items()}
+        sparsity = 1 - sum(found[name] * size for name, size in sizes.items()) / sum(sizes.values())
+        layers = {name: 1 - density for name, density in found.items()}
+        return replace(self, layers=layers, sparsity=max(0.0, sparsity))
 
     def fixed_densities(self, model: nn.Module) -> dict[str, float]:
         """Return the densities of layers that the distribution does not decide: of `dense` and `layers`."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.core.unit_factors import UNITS
 from rigl_compress.pipeline.bench.bench_report import BenchedModel, CompressionReport, Timing, name_of
 
 _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
@@ -15,13 +16,6 @@ _RELATIONS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 _FORM = re.compile(r"\s*(?:(.+):)?\s*([a-z0-9-]+)\s*(<=|>=|<|>)\s*([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Zµ%]*)\s*")
-UNITS = {
-    "": 1.0,
-    **{"%": 1.0},
-    **{"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0},
-    **{"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1024.0, "MiB": 1024.0**2, "GiB": 1024.0**3},
-    **{"K": 1e3, "M": 1e6, "G": 1e9},
-}
 OF_MODELS: Mapping[str, Callable[[BenchedModel], float | None]] = {
     "size": lambda model: model.bytes,
     "flops": lambda model: model.costs.sparse_flops,

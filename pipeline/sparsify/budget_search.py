@@ -17,12 +17,13 @@ from rigl_compress.pipeline.bench.bench_sources import Source
 from rigl_compress.pipeline.bench.timing import TimingPlan, measure
 from rigl_compress.pipeline.bench.timing_statistics import percentile
 from rigl_compress.pipeline.sparsify.density_allocation import densities
-from rigl_compress.pipeline.sparsify.layer_costs import TIMES, Budget, Cost, byte_costs, flop_costs, time_costs
+from rigl_compress.pipeline.sparsify.layer_costs import byte_costs, flop_costs, time_costs
 from rigl_compress.pipeline.sparsify.layer_errors import LayerErrors
 from rigl_compress.pipeline.sparsify.one_shot_pruning import Listener, prune_by_magnitude
 from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
 from rigl_compress.pipeline.sparsify.pruned_model import PrunedModel
-from rigl_compress.sparsity.budget_solver import Candidate, Choice, choose
+from rigl_compress.sparsity.budget_solver import Candidate, Choice, choose, without_idle_zeros
+from rigl_compress.sparsity.budgets import TIMES, Budget, Cost
 
 if TYPE_CHECKING:
     from rigl_compress.pipeline.sparsify.sparsify_config import SparsifyConfig
@@ -49,16 +50,12 @@ def candidates_of(
     layers: Sequence[PrunableLayer], errors: Mapping[str, LayerErrors], costs: Mapping[str, Cost]
 ) -> dict[str, list[Candidate]]:
     """Return the candidates of every layer; of those that cost the same the densest."""
-    found = {}
-    for layer in layers:
-        every = [Candidate(each, costs[layer.name](each), errors[layer.name].at(each)) for each in densities()]
-        cheaper, least = [], float("inf")
-        for each in reversed(every):
-            if each.cost < least * (1 - 1e-9):
-                cheaper.append(each)
-                least = each.cost
-        found[layer.name] = cheaper
-    return found
+    return {
+        each.name: without_idle_zeros(
+            [Candidate(one, costs[each.name](one), errors[each.name].at(one)) for one in densities()]
+        )
+        for each in layers
+    }
 
 
 def within(

@@ -11,9 +11,9 @@ from rigl_compress.pipeline.bench.timing import TimingPlan
 from rigl_compress.pipeline.export.stage import PLAIN, TARGETS
 from rigl_compress.pipeline.sparsify.calibration_samples import CalibrationConfig, Normalization
 from rigl_compress.pipeline.sparsify.density_allocation import ALLOCATIONS
-from rigl_compress.pipeline.sparsify.layer_costs import parse_budget
 from rigl_compress.pipeline.sparsify.one_shot_pruning import METHODS
 from rigl_compress.runtime.sparse_runtime_export import TARGET
+from rigl_compress.sparsity.budgets import parse_budget
 
 SPARSITY = 0.5
 
@@ -24,7 +24,8 @@ class SparsifyConfig:
 
     An empty method or allocation is chosen by whether there is calibration data. `method`: "obs" (second-order
     information) or "magnitude". `allocation` of weights among layers: "error" (least error of the outputs), "uniform",
-    or "scaled" (by scaled magnitude). `dense`: patterns of weights that are not touched.
+    or "scaled" (by scaled magnitude). `dense`: patterns of weights that are not touched. Channels
+    that have become dead are removed, unless `keep_dead_channels` is set.
     """
 
     sparsity: float | None = None
@@ -36,6 +37,7 @@ class SparsifyConfig:
     normalize: Normalization = "imagenet"
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     dense: tuple[str, ...] = ()
+    keep_dead_channels: bool = False
     encoding: str = "compact"
     values: str = "fp32"
     target: str = PLAIN

@@ -1,6 +1,6 @@
 """Prune any ONNX file without training code and labels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,8 +20,8 @@ from rigl_compress.exporters.sparsify import lift_constants, metadata_of
 from rigl_compress.pipeline.bench.model_inputs import one_sample
 from rigl_compress.pipeline.sparsify.budget_search import TrialTimer, budgeted
 from rigl_compress.pipeline.sparsify.calibration_samples import Calibration, read_calibration
+from rigl_compress.pipeline.sparsify.channel_removal import remove_dead_channels
 from rigl_compress.pipeline.sparsify.density_allocation import error_counts, scaled_counts, uniform_counts
-from rigl_compress.pipeline.sparsify.layer_costs import parse_budget
 from rigl_compress.pipeline.sparsify.layer_errors import ErrorProbe, LayerErrors
 from rigl_compress.pipeline.sparsify.measured_latency import measured_latencies
 from rigl_compress.pipeline.sparsify.one_shot_pruning import (
@@ -38,6 +38,9 @@ from rigl_compress.pipeline.sparsify.sparsify_config import SparsifyConfig
 from rigl_compress.pipeline.sparsify.sparsify_report import SparsifyReport
 from rigl_compress.pipeline.workspace import locked_for
 from rigl_compress.runtime.sparse_runtime_export import TARGET, export_sparse_runtime, refuse_rewritten
+from rigl_compress.sparsity.budgets import parse_budget
+
+EXACT = 90.0  # decibels: what sums in another order differ by is less
 
 
 def sparsify_onnx(
@@ -76,17 +79,15 @@ def sparsify_onnx(
 
 def sparsify_curve(
     source: Path | str, path: Path | str, sparsities: Sequence[float], config: SparsifyConfig, listener: Listener
-) -> list[SparsifyReport]:
+) -> Iterator[SparsifyReport]:
     """Prune a file to several sparsities, as PATH-0.4.onnx and so on; the errors of layers are measured once."""
     errors: dict[str, LayerErrors] = {}
-    found = []
     for each in sparsities:
         target = Path(path).with_name(f"{Path(path).stem}-{each:g}{Path(path).suffix}")
         check_target(target, overwrite=config.overwrite, source=Path(source))
     for each in sparsities:
         target = Path(path).with_name(f"{Path(path).stem}-{each:g}{Path(path).suffix}")
-        found.append(_Job(Path(source), target, replace(config, sparsity=each), listener, errors).run())
-    return found
+        yield _Job(Path(source), target, replace(config, sparsity=each), listener, errors).run()
 
 
 class _Job:
@@ -134,7 +135,7 @@ class _Job:
         small = pruned.model()
         self.listener("checking", 0, 1)
         quality = compare(expected, outputs_of(small, calibration.held_out, self.config.threads), plain)
-        exported = self._write(small, calibration, layers)
+        exported = self._write(self._without_dead(small, calibration), calibration, layers)
         saved.remove()
         latencies, notes = measured_latencies(self.source, self.path, calibration.held_out[0], self.config)
         return SparsifyReport(
@@ -142,6 +143,22 @@ class _Job:
             found.dense, quality, self.source.stat().st_size, exported.bytes, latencies,
             (*self.notes, *notes), facts=self.facts,
         )  # fmt: skip
+
+    def _without_dead(self, small: onnx.ModelProto, calibration: Calibration) -> onnx.ModelProto:
+        """Return the model without dead channels; as it is, if that would change its outputs."""
+        if self.config.keep_dead_channels:
+            return small
+        found = remove_dead_channels(small)
+        self.notes.extend(found.lines[-1:] if found.kept else [])
+        if not found.removed:
+            return small
+        first = calibration.held_out[:1]
+        before, after = (outputs_of(each, first, self.config.threads) for each in (small, found.model))
+        if compare(before, after, small).snr < EXACT:
+            self.notes.append("dead channels were kept: without them the outputs differ")
+            return small
+        self.facts["dead_channels"] = dict(found.removed)
+        return found.model
 
     def _layers(self, plain: onnx.ModelProto) -> FoundLayers:
         found = find_prunable(plain)

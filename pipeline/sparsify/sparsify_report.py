@@ -101,6 +101,7 @@ def summary_table(report: SparsifyReport) -> TextTable:
     quality = report.quality
     rows = [
         ("sparsity", f"{percent(report.sparsity)} of {len(report.layers)} layers"),
+        *([("dead channels removed", _channels(gone))] if (gone := report.facts.get("dead_channels")) else []),
         ("bytes", f"{report.bytes:,} of {report.source_bytes:,}"),
         ("signal to noise of the outputs", f"{quality.snr:.1f} dB"),
         *([("mean cosine of the outputs", f"{quality.cosine:.4f}")] if quality.cosine is not None else []),
@@ -109,6 +110,10 @@ def summary_table(report: SparsifyReport) -> TextTable:
         *([("speed-up", f"{report.speedup:.2f}x")] if report.speedup else []),
     ]
     return TextTable(f"on {quality.samples} held-out samples", ("", ""), tuple(rows))
+
+
+def _channels(removed: Mapping[str, int]) -> str:
+    return f"{sum(removed.values()):,} of {len(removed)} layers"
 
 
 def layer_table(report: SparsifyReport) -> TextTable:

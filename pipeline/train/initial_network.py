@@ -1,7 +1,7 @@
 """The network that training starts from: its weights, and the topology it begins with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from rigl_compress.models.sparse_parameters import shapes_of, sparse_parameters
 from rigl_compress.models.topology import Topology
 from rigl_compress.models.weight_files import EXPECTED, WeightFile, read_weights
 from rigl_compress.models.weight_fitting import load_fitting
+from rigl_compress.pipeline.budget_distribution import budget_lines
 from rigl_compress.pipeline.recipe import RUN_TOPOLOGIES, RUN_WEIGHTS, START_WEIGHTS, Recipe, StartConfig
 from rigl_compress.pipeline.workspace import Run
 from rigl_compress.sparsity.initialization import InitConfig, initialize, scale_for_fan_in
@@ -32,6 +33,16 @@ class InitialNetwork:
         """Return a copy of all weights, with a full topology: what lottery tickets start from."""
         full = Topology.full(shapes_of(sparse_parameters(self.model)))
         return SparseModel.capture(spec, self.model, full, 0, {})
+
+
+def within_budget(recipe: Recipe, spec: ModelSpec) -> tuple[Recipe, tuple[str, ...]]:
+    """Return the recipe with the sparsity of every layer, and a line about it, if a budget decides it."""
+    if not recipe.sparsity.solves:
+        return recipe, ()
+    model, example = spec.outline()
+    sparsity = keep_frozen_dense(recipe.sparsity, model).fitted(model, example)
+    idle = [each for each in recipe.sparsity.ignored() if each not in sparsity.ignored()]
+    return replace(recipe, sparsity=sparsity), (*budget_lines(sparsity, model, example), *idle)
 
 
 def build_initial(recipe: Recipe, spec: ModelSpec) -> InitialNetwork:

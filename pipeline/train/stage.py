@@ -34,6 +34,7 @@ from rigl_compress.pipeline.train.initial_network import (
     frozen_note,
     keep_frozen_dense,
     start_topology,
+    within_budget,
 )
 from rigl_compress.pipeline.train.input_check import check_input
 from rigl_compress.pipeline.train.losses import DivergedError
@@ -142,7 +143,7 @@ def _train(
         return model
     facts: dict[str, Any] = {"data": data.source, "seconds": round(perf_counter() - began, 1)}
     facts |= {"preprocessing": dict(data.preprocessing)} if data.preprocessing else {}
-    model = _finish(run, job, model, recipe, facts)
+    model = _finish(run, job, model, within_budget(recipe, spec)[0], facts)
     for part, reason in model.metrics["not_counted"].items():
         run_environment.log(f"warning: {part} was not counted: {reason}")
     return model
@@ -198,6 +199,7 @@ def model_spec(recipe: Recipe, data: DataSet) -> ModelSpec:
 def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.device, listener: Listener) -> Job:
     """Build everything that the loop works with, in its state before the first step."""
     steps_per_epoch = _steps_per_epoch(recipe, data)
+    recipe, budget = within_budget(recipe, spec)
     network, topology = build_initial(recipe, spec), start_topology(recipe)
     model, initial = network.model, network.captured(spec)
     check_input(model, data, spec)
@@ -208,7 +210,7 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
     optimizer = build_optimizer(model, recipe.optimizer)
     epochs = recipe.train.all_epochs
     config = keep_frozen_dense(in_training(recipe.scaled_sparsity), model)
-    notes = (*network.notes, *frozen_note(model, topology))
+    notes = (*network.notes, *frozen_note(model, topology), *budget)
     pruned = topology == OBS
     topology = prune_start(recipe, config, model, data) if pruned else topology
     sparse = Sparsifier(
