@@ -16,7 +16,8 @@ from rigl_compress.core.optional_packages import optional_package
 from rigl_compress.core.provenance import command_line, environment
 from rigl_compress.experiments.grid import load_experiment
 from rigl_compress.experiments.run_experiment import run_experiment
-from rigl_compress.experiments.scheduler import Listeners, Outcome
+from rigl_compress.experiments.scheduler import Listeners
+from rigl_compress.experiments.trial_source import Outcome
 from rigl_compress.experiments.trial_task import Task
 from rigl_compress.experiments.trials import trials_of
 

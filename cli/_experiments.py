@@ -82,10 +82,14 @@ class ExperimentOptions:
         if self.dry_run:
             _render.runs({trial.path: trial.state for trial in trials}, as_json=self.as_json)
             return None
-        if self.engine != "local" and self.engine.partition(":")[0] != "ray":
-            raise InputError(f"unknown engine {self.engine!r}: use local, ray or ray:ADDRESS")
+        self.check_engine()
         jobs = self.jobs or (default_jobs(self.device) if self.engine == "local" else len(trials))
         _render.note(f"{len(trials)} run{'s' if len(trials) > 1 else ''} in {folder}, {jobs} at a time")
         with _render.watching(len(trials)) as listeners:
             task = Task(self.device, self.data_dir, train_only, self.engine)
             return run_experiment(experiment, trials, task, jobs, listeners)
+
+    def check_engine(self) -> None:
+        """Raise for an engine that is not known."""
+        if self.engine != "local" and self.engine.partition(":")[0] != "ray":
+            raise InputError(f"unknown engine {self.engine!r}: use local, ray or ray:ADDRESS")

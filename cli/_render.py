@@ -142,7 +142,8 @@ def _few_facts(now: training_progress.Progress) -> list[str]:
 @contextmanager
 def watching(total: int) -> Iterator["Listeners"]:
     """Show the progress of an experiment: on a terminal a bar for each running trial, elsewhere ten lines for each."""
-    from rigl_compress.experiments.scheduler import Listeners, Outcome
+    from rigl_compress.experiments.scheduler import Listeners
+    from rigl_compress.experiments.trial_source import Outcome
     from rigl_compress.experiments.trials import Trial
 
     with bar("experiment") as (progress, overall):

@@ -13,13 +13,15 @@ from rigl_compress.core.optional_packages import optional_package
 from rigl_compress.experiments.scheduler import (
     INTERVAL,
     Listeners,
-    Outcome,
     Schedule,
     advance_waiting,
+    all_outcomes,
     died,
+    filled,
     record,
     start_schedule,
 )
+from rigl_compress.experiments.trial_source import Outcome, Search
 from rigl_compress.experiments.trial_task import Task
 from rigl_compress.experiments.trials import Trial
 from rigl_compress.pipeline.train.progress import Progress
@@ -27,22 +29,24 @@ from rigl_compress.pipeline.train.progress import Progress
 SECONDS = 0.5  # between two looks at progress
 
 
-def run_on_ray(trials: Sequence[Trial], task: Task, jobs: int, listeners: Listeners) -> list[Outcome]:
+def run_on_ray(
+    trials: Sequence[Trial], task: Task, jobs: int, listeners: Listeners, search: Search | None = None
+) -> list[Outcome]:
     """Run the trials on the cluster of `task.engine`, `jobs` at a time, as `run_all` does in local processes.
 
     Run folders and data are to be on a file system that all nodes share. A trial takes a CPU, or a GPU.
     """
     cluster = _Cluster(task)
     try:
-        schedule = start_schedule(trials, task, listeners)
-        while schedule.waiting or cluster.running:
+        schedule = start_schedule(trials, task, listeners, search)
+        while filled(schedule, jobs - len(cluster.running), listeners) or cluster.running:
             for trial in advance_waiting(schedule, jobs - len(cluster.running), listeners):
                 cluster.start(trial)
                 listeners.started(trial)
             cluster.collect(schedule, listeners)
     finally:
         cluster.close()
-    return [schedule.outcomes[trial.key] for trial in trials]
+    return all_outcomes(schedule, trials)
 
 
 class _Cluster:
@@ -78,7 +82,7 @@ class _Cluster:
             trial = self.running.pop(reference)
             if (outcome := self._outcome(reference, trial, schedule)) is not None:
                 record(schedule, outcome, listeners)
-        self._progress(listeners)
+        self._progress(schedule, listeners)
 
     def _outcome(self, reference: Any, trial: Trial, schedule: Schedule) -> Outcome | None:
         try:
@@ -87,12 +91,22 @@ class _Cluster:
             return died(schedule, trial, f"its worker was lost ({type(error).__name__}: {first_line(error)})")
         return Outcome(trial, result, failure)
 
-    def _progress(self, listeners: Listeners) -> None:
-        by_key = {trial.key: trial for trial in self.running.values()}
+    def _progress(self, schedule: Schedule, listeners: Listeners) -> None:
         with suppress(self.ray.exceptions.RayError):
-            for key, progress in self.ray.get(self.board.taken.remote()).items():
-                if key in by_key:
-                    listeners.progressed(by_key[key], progress)
+            for key, progress in self.ray.get(self.board.taken.remote()):
+                self._report(key, progress, schedule, listeners)
+
+    def _report(self, key: tuple[str, int], progress: Progress, schedule: Schedule, listeners: Listeners) -> None:
+        """Pass on the progress of a trial that still runs; end it if the search gives it up."""
+        found = next(((reference, trial) for reference, trial in self.running.items() if trial.key == key), None)
+        if found is None:
+            return
+        reference, trial = found
+        listeners.progressed(trial, progress)
+        if reason := schedule.search.stops(trial, progress):
+            self.ray.cancel(reference, force=True)
+            del self.running[reference]
+            record(schedule, Outcome(trial, pruned=reason), listeners)
 
     def close(self) -> None:
         """End what runs, and leave the cluster."""
@@ -103,19 +117,19 @@ class _Cluster:
 
 
 class Board:
-    """Keeps the latest progress of each trial until the sweep takes it."""
+    """Keeps the progress of trials until the sweep takes it: every end of an epoch, and the latest of each trial."""
 
     def __init__(self) -> None:
-        self.latest: dict[tuple[str, int], Progress] = {}
+        self.latest: dict[tuple[tuple[str, int], int], Progress] = {}
 
     def put(self, key: tuple[str, int], progress: Progress) -> None:
-        """Replace the progress of a trial."""
-        self.latest[key] = progress
+        """Add the progress of a trial, or replace what is of the same epoch."""
+        self.latest[key, progress.epoch] = progress
 
-    def taken(self) -> dict[tuple[str, int], Progress]:
+    def taken(self) -> list[tuple[tuple[str, int], Progress]]:
         """Return what is new since the last time."""
         found, self.latest = self.latest, {}
-        return found
+        return [(key, progress) for (key, _), progress in found.items()]
 
 
 def run_remotely(trial: Trial, task: Task, folder: str, board: Any) -> tuple[dict[str, Any] | None, str]:
@@ -126,7 +140,7 @@ def run_remotely(trial: Trial, task: Task, folder: str, board: Any) -> tuple[dic
 
     def report(progress: Progress) -> None:
         nonlocal last
-        if monotonic() - last >= INTERVAL or progress.iteration == progress.iterations:
+        if monotonic() - last >= INTERVAL or progress.ends_epoch:
             last = monotonic()
             board.put.remote(trial.key, progress)
 

@@ -10,9 +10,9 @@ from rigl_compress.core.dataclass_io import parse, plain
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.provenance import command_line, environment
 from rigl_compress.experiments.published_flops.structured_pruning import PRINTED
-from rigl_compress.experiments.scheduler import Outcome
 from rigl_compress.experiments.spec import Experiment, Row
 from rigl_compress.experiments.trial_figures import Figures, figures_of, mean_architecture
+from rigl_compress.experiments.trial_source import Outcome
 from rigl_compress.pipeline.bench.bench_report import CompressionReport
 from rigl_compress.pipeline.metrics import Metric, metric_of
 from rigl_compress.pipeline.workspace import Run
@@ -29,6 +29,7 @@ class TrialResult:
     result: Mapping[str, Any] | None = None
     failure: str = ""
     figures: Figures | None = None
+    pruned: str = ""  # when and why a search gave it up
 
     @property
     def run(self) -> Run:
@@ -44,7 +45,9 @@ class TrialResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {**vars(self), "figures": self.figures and plain(self.figures)}
+        pruned = {"pruned": self.pruned} if self.pruned else {}
+        known = {key: value for key, value in vars(self).items() if key != "pruned"}
+        return {**known, **pruned, "figures": self.figures and plain(self.figures)}
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ class RowResult:
 
     @property
     def good(self) -> list[TrialResult]:
-        """The trials that did not fail."""
-        return [run for run in self.runs if not run.failure]
+        """The trials that were trained to their end."""
+        return [run for run in self.runs if not run.failure and not run.pruned]
 
     @property
     def figures(self) -> list[Figures]:
@@ -102,6 +105,7 @@ class ExperimentResult:
     latencies: Mapping[str, CompressionReport] = field(default_factory=dict)
     command: str = field(default_factory=command_line)
     environment: Mapping[str, Any] = field(default_factory=environment)
+    search: Mapping[str, Any] | None = None  # how the rows were chosen, if a search did
 
     @property
     def failed(self) -> bool:
@@ -114,6 +118,7 @@ class ExperimentResult:
         return {
             **{"format": FORMAT, "name": spec.name, "about": spec.about.strip(), "seeds": spec.seeds},
             **{"command": self.command, "environment": dict(self.environment)},
+            **({} if self.search is None else {"search": dict(self.search)}),
             "rows": [row.to_json() for row in self.rows],
             "latency": {section: report.to_json() for section, report in self.latencies.items()},
         }
@@ -128,7 +133,7 @@ class ExperimentResult:
             content["name"], tuple(row.row for row in rows), about=content["about"], seeds=content["seeds"]
         )
         reports = {section: CompressionReport.from_json(each) for section, each in content["latency"].items()}
-        return cls(spec, rows, reports, content["command"], content["environment"])
+        return cls(spec, rows, reports, content["command"], content["environment"], content.get("search"))
 
     @classmethod
     def load(cls, folder: Path) -> "ExperimentResult":
@@ -156,4 +161,4 @@ def rows_of(experiment: Experiment, outcomes: Sequence[Outcome]) -> tuple[RowRes
 def _trial_result(outcome: Outcome) -> TrialResult:
     trial, result = outcome.trial, outcome.result
     figures = None if result is None else figures_of(trial.run, result)
-    return TrialResult(trial.seed, str(trial.path), result, outcome.failure, figures)
+    return TrialResult(trial.seed, str(trial.path), result, outcome.failure, figures, outcome.pruned)

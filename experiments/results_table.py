@@ -76,8 +76,8 @@ def sweep_table(result: ExperimentResult, convention: str) -> TextTable:
         return spread([each[convention] for each in counted], 1)
 
     columns = (
-        Column("seeds", _seeds, failed=lambda _: "failed"),
-        Column("{error}, final", _error("final"), failed=lambda row: row.runs[0].failure),
+        Column("seeds", _seeds, failed=lambda row: "pruned" if row.runs[0].pruned else "failed"),
+        Column("{error}, final", _error("final"), failed=lambda row: row.runs[0].pruned or row.runs[0].failure),
         Column("{error}, best", _error("best")),
         Column("sparsity", lambda row: f"{mean(each['sparsity'] for each in row.results):.3f}"),
         Column("pruned", lambda row: row.architecture),
@@ -116,7 +116,7 @@ def _known(row: RowResult, figure: str) -> list[float]:
 
 
 def _seeds(row: RowResult) -> str:
-    done, failed = len(row.figures), len(row.runs) - len(row.good)
+    done, failed = len(row.figures), sum(1 for run in row.runs if run.failure)
     return f"{done} ({failed} failed)" if failed else f"{done}"
 
 

@@ -1,6 +1,6 @@
 """Run trials in parallel, a process for each: one that fails or is killed does not affect the others."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from rigl_compress.core.folder_lock import LOCK
 from rigl_compress.core.memory_reuse import reuse_memory
 from rigl_compress.core.parent_process import end_with_parent
+from rigl_compress.experiments.trial_source import NoSearch, Outcome, Search
 from rigl_compress.experiments.trials import Trial
-from rigl_compress.pipeline.metrics import metric_of
 from rigl_compress.pipeline.train.progress import Listener, Progress
 
 INTERVAL = 0.2  # seconds between two progress messages of a trial
@@ -28,23 +28,6 @@ class Work(Protocol):
 
     def done(self, trial: Trial, /) -> bool:
         """Check whether nothing is left to run."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The end of a trial: its result, or the reason for its failure."""
-
-    trial: Trial
-    result: Mapping[str, Any] | None = None
-    failure: str = ""
-
-    def __str__(self) -> str:
-        """Summarize in a line."""
-        if self.result is None:
-            return f"{self.trial.name}: failed, {self.failure}"
-        metric = metric_of(self.result)
-        final, best = map(metric.show, metric.final_and_best(self.result))
-        return f"{self.trial.name}: {metric.title} {final}, best {best}"
 
 
 @dataclass(frozen=True)
@@ -65,25 +48,40 @@ class Schedule:
     running: dict[Connection, tuple[Trial, Any]] = field(default_factory=dict)
     outcomes: dict[tuple[str, int], Outcome] = field(default_factory=dict)
     retried: set[tuple[str, int]] = field(default_factory=set)  # trials whose process died once
+    search: Search = field(default_factory=NoSearch)  # where further trials come from
 
 
-def run_all(trials: Sequence[Trial], work: Work, jobs: int, listeners: Listeners) -> list[Outcome]:
-    """Run the trials, `jobs` at a time. A trial that starts from another waits for it, and fails if that one fails."""
-    schedule = start_schedule(trials, work, listeners)
+def run_all(
+    trials: Sequence[Trial], work: Work, jobs: int, listeners: Listeners, search: Search | None = None
+) -> list[Outcome]:
+    """Run the trials, `jobs` at a time. A trial that starts from another waits for it, and fails if that one fails.
+
+    With a search, further trials are those that it chooses; it can give them up before their end.
+    """
+    schedule = start_schedule(trials, work, listeners, search)
     try:
-        while schedule.waiting or schedule.running:
+        while filled(schedule, jobs - len(schedule.running), listeners) or schedule.running:
             _advance(schedule, work, jobs, listeners)
     finally:  # after Ctrl-C too: no process is left
         for _, process in schedule.running.values():
             process.terminate()
         for _, process in schedule.running.values():
             process.join()
-    return [schedule.outcomes[trial.key] for trial in trials]
+    return all_outcomes(schedule, trials)
 
 
-def start_schedule(trials: Sequence[Trial], work: Work, listeners: Listeners) -> Schedule:
+def all_outcomes(schedule: Schedule, trials: Sequence[Trial]) -> list[Outcome]:
+    """Return the outcomes of the given trials in their order, then those of a search."""
+    given = [trial.key for trial in trials]
+    return [schedule.outcomes[key] for key in (*given, *(key for key in schedule.outcomes if key not in given))]
+
+
+def start_schedule(trials: Sequence[Trial], work: Work, listeners: Listeners, search: Search | None = None) -> Schedule:
     """Return the trials that are left to run, and the outcomes of those that are done."""
-    schedule = Schedule([])
+    schedule = Schedule([], search=search or NoSearch())
+    for outcome in schedule.search.earlier():
+        schedule.outcomes[outcome.trial.key] = outcome
+        listeners.finished(outcome)
     for trial in trials:
         if work.done(trial):
             _remove_stale_lock(trial)
@@ -91,6 +89,16 @@ def start_schedule(trials: Sequence[Trial], work: Work, listeners: Listeners) ->
         else:
             schedule.waiting.append(trial)
     return schedule
+
+
+def filled(schedule: Schedule, places: int, listeners: Listeners) -> bool:
+    """Let the search choose trials for the free places; False: none waits."""
+    while len(schedule.waiting) < places and (proposal := schedule.search.next()) is not None:
+        if isinstance(proposal, Trial):
+            schedule.waiting.append(proposal)
+        else:
+            record(schedule, proposal, listeners)
+    return bool(schedule.waiting)
 
 
 def _remove_stale_lock(trial: Trial) -> None:
@@ -134,6 +142,7 @@ def _blocked(schedule: Schedule) -> Iterator[Outcome]:
 
 def record(schedule: Schedule, outcome: Outcome, listeners: Listeners) -> None:
     """Keep the outcome of a trial, and tell it."""
+    outcome = schedule.search.ended(outcome)
     schedule.outcomes[outcome.trial.key] = outcome
     listeners.finished(outcome)
 
@@ -154,7 +163,7 @@ def _run_trial(trial: Trial, work: Work, connection: Connection) -> None:
 
     def report(progress: Progress) -> None:
         nonlocal last
-        if monotonic() - last >= INTERVAL or progress.iteration == progress.iterations:
+        if monotonic() - last >= INTERVAL or progress.ends_epoch:  # a search reads every epoch
             last = monotonic()
             connection.send(progress)
 
@@ -177,7 +186,10 @@ def _receive(connection: Connection, schedule: Schedule, listeners: Listeners) -
         message = died(schedule, trial, _exit_reason(process.exitcode))
     if isinstance(message, Progress):
         listeners.progressed(trial, message)
-        return
+        if not (reason := schedule.search.stops(trial, message)):
+            return
+        process.terminate()
+        message = Outcome(trial, pruned=reason)
     process.join()
     connection.close()
     del schedule.running[connection]

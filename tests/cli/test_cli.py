@@ -22,8 +22,8 @@ from rigl_compress.cli import _render
 from rigl_compress.cli.main import COMMANDS
 from rigl_compress.cli.main import cli as group
 from rigl_compress.core.errors import InputError
-from rigl_compress.experiments.scheduler import Outcome
 from rigl_compress.experiments.spec import Experiment, Row
+from rigl_compress.experiments.trial_source import Outcome
 from rigl_compress.experiments.trials import trials_of
 from rigl_compress.pipeline.recipe import load_recipe, parse_recipe
 from rigl_compress.pipeline.train.progress import Progress

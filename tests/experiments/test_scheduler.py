@@ -15,8 +15,9 @@ import torch
 from tiny import Trainer, snapshot
 
 from rigl_compress.core.folder_lock import LOCK
-from rigl_compress.experiments.scheduler import Listeners, Outcome, run_all
+from rigl_compress.experiments.scheduler import Listeners, run_all
 from rigl_compress.experiments.spec import Experiment, Row
+from rigl_compress.experiments.trial_source import Outcome
 from rigl_compress.experiments.trial_task import Task, cores, default_jobs
 from rigl_compress.experiments.trials import Trial, trials_of
 from rigl_compress.pipeline.run_pipeline import EXPORTS
