@@ -240,5 +240,5 @@ def test_copies_and_slices() -> None:
 
 
 def test_an_input_of_another_type_is_not_read_as_float32() -> None:
-    with pytest.raises(InputError, match="input of torch.float64"):
+    with pytest.raises(InputError, match=r"input of torch\.float64"):
         sparse_layer(20, 30, 0.2)(torch.randn(3, 20, dtype=torch.float64))
