@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from rigl_compress.data.dataset import DataSet
 from rigl_compress.data.load_dataset import load_dataset
+from rigl_compress.sparsity.active_checkpoint import save_active
 from rigl_compress.sparsity.sparsifier import Sparsifier
 
 GIB = 2**30
@@ -44,6 +45,7 @@ class Settings:
     rate: float
     seed: int
     data_dir: Path | None
+    checkpoint: Path | None
 
 
 def build(settings: Settings, inputs: int, classes: int) -> nn.Sequential:
@@ -127,6 +129,8 @@ def train(settings: Settings) -> dict[str, object]:
     built = memory("VmHWM") - empty
     every = max(1, settings.steps // 10)
     training.run(every)
+    if settings.checkpoint:
+        save_active(settings.checkpoint, training.model, training.sparse)
     weights, needed = dense_bytes(settings, prod(data.input_shape), data.classes)
     return {
         "network": "-".join(map(str, (prod(data.input_shape), *settings.hidden, data.classes))),
@@ -137,6 +141,7 @@ def train(settings: Settings) -> dict[str, object]:
         "built_gib": round(built, 2),
         "peak_gib": round(memory("VmHWM") - empty, 2),
         "process_gib": round(memory("VmHWM"), 2),
+        "checkpoint_gib": round(settings.checkpoint.stat().st_size / GIB, 3) if settings.checkpoint else None,
         "updates": training.sparse.updates,
         "loss_first": round(mean(training.losses[:every]), 4),
         "loss_last": round(mean(training.losses[-every:]), 4),
@@ -156,6 +161,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--checkpoint", type=Path, help="a file to write the state of the training to")
     options = vars(parser.parse_args())
     torch.set_num_threads(options.pop("threads"))
     options["hidden"] = tuple(map(int, options["hidden"].split(",")))

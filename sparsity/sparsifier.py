@@ -197,17 +197,25 @@ class Sparsifier:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to resume: masks, what the method remembers, and counters."""
+        return {**self.numbers, **self.updater.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned. Load the weights and the optimizer separately."""
+        self.updater.load_state_dict(state)
+        self.load_numbers(state)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The part of the state that is no tensor: counters, and the steps of updates."""
         return {
             "counters": {"steps": self.steps, "updates": self.updates, "changed": self.changed},
             "updated_at": self._updated_at,
             "pending": self._pending,
-            **self.updater.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned. Load the weights and the optimizer separately."""
+    def load_numbers(self, state: Mapping[str, Any]) -> None:
+        """Restore `numbers`."""
         counters = state["counters"]
-        self.updater.load_state_dict(state)
         self.steps, self._updates, self._uncounted = counters["steps"], counters["updates"], []
         self.updater.changed = [torch.tensor(counters["changed"])]
         self._updated_at, self._pending = state["updated_at"], state.get("pending")
