@@ -22,4 +22,5 @@ preload="$(c++ -print-file-name=libasan.so) $(c++ -print-file-name=libubsan.so)"
 LD_PRELOAD="$preload" "$python" -c "import rigl_compress; rigl_compress.kernels_library()"
 LD_PRELOAD="$preload" "$python" fuzz/layers/run.py --runs "${RANDOM_RUNS:-2000}"
 LD_PRELOAD="$preload" "$python" -m pytest tests/runtime/test_kernels.py tests/runtime/test_extreme_windows.py \
-  tests/runtime/test_packed_fuzz.py tests/runtime/test_activations.py tests/models/test_training_kernels.py -q -p no:randomly "$@"
+  tests/runtime/test_packed_fuzz.py tests/runtime/test_activations.py tests/models/test_training_kernels.py \
+  tests/models/test_sparse_runs.py tests/models/test_growth_bound.py -q -p no:randomly "$@"

@@ -1,11 +1,11 @@
 """Time and memory of sparse training: masked torch, dense torch, and sparse kernels, in alternation.
 
-    python benchmarks/sparse_training.py [--rows mlp,lenet] [--rounds 7] [--threads 1]
+    python benchmarks/sparse_training.py [--rows mlp,lenet] [--rounds 7] [--threads 1] [--peers]
     python benchmarks/sparse_training.py --memory
 
 Whole steps: forward, backward from a random gradient of the output, optimizer, and a topology update every 100 steps,
 whose time is shared among them. Prints the ratio of masked torch to each, as the median of rounds with quartiles, and
-the peak memory of wide networks.
+the peak memory of wide networks. With several threads, times are those of the clock instead of the processor.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import torch
+import training_peers
 from torch import Tensor, nn
 
 from rigl_compress.sparsity.sparsifier import Sparsifier
@@ -160,6 +161,10 @@ class Trainer:
         self.gradient: Tensor | None = None  # of the output
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-6, momentum=0.9)
         self.sparse = None if kind == "dense" else sparsifier(kind, self.model, self.optimizer, row.settings)
+        self.fits = True  # the library has layers for this network
+        if kind in training_peers.LAYERS:
+            self.sparse, self.fits = None, training_peers.with_layers_of(kind, self.model)
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-6, momentum=0.9)
 
     def step(self) -> None:
         """Take a step, or update the topology."""
@@ -173,10 +178,11 @@ class Trainer:
 
     def seconds(self, steps: int) -> float:
         """Return the time of a step without an update."""
-        began = time.process_time()
+        clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+        began = clock()
         for _ in range(steps):
             self.step()
-        return (time.process_time() - began) / steps
+        return (clock() - began) / steps
 
     def update_seconds(self) -> float:
         """Return how much longer a step with an update takes."""
@@ -187,12 +193,12 @@ class Trainer:
         return self.seconds(1)
 
 
-def measure(row: Row, rounds: int) -> dict[str, dict[str, float]]:
-    trainers = {kind: Trainer(kind, row) for kind in KINDS}
+def measure(row: Row, rounds: int, kinds: list[str]) -> dict[str, dict[str, float]]:
+    trainers = {kind: trainer for kind in kinds if (trainer := Trainer(kind, row)).fits}
     for trainer in trainers.values():
         trainer.seconds(2)
-    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    updates: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    times: dict[str, list[float]] = {kind: [] for kind in trainers}
+    updates: dict[str, list[float]] = {kind: [] for kind in trainers}
     for _ in range(rounds):
         for kind, trainer in trainers.items():
             step = trainer.seconds(row.steps)
@@ -200,7 +206,7 @@ def measure(row: Row, rounds: int) -> dict[str, dict[str, float]]:
             updates[kind].append(max(0.0, update - step))
             times[kind].append(step + max(0.0, update - step) / INTERVAL)
     found = {}
-    for kind in KINDS:
+    for kind in trainers:
         ratios = [masked / own for masked, own in zip(times["masked"], times[kind], strict=True)]
         low, _, high = quantiles(ratios, n=4)
         found[kind] = {
@@ -298,6 +304,7 @@ def main() -> None:
     parser.add_argument("--rows", default="", help="beginnings of the names of rows, separated by commas")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--peers", action="store_true", help="with SparseLab and SparseProp, where installed")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--footprint", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -309,16 +316,20 @@ def main() -> None:
     if options.memory:
         memory()
         return
-    print(f"{'row':26}{'masked ms':>11}{'dense':>17}{'sparse kernels':>19}{'update ms: masked':>19}{'sparse':>9}")
+    kinds = [*KINDS, *(training_peers.installed() if options.peers else ())]
+    titles = "".join(f"{kind:>19}" for kind in kinds[1:])
+    print(f"{'row':26}{'masked ms':>11}{titles}{'update ms: masked':>19}{'sparse':>9}")
     for name, row in ROWS.items():
         if not name.startswith(tuple(options.rows.split(","))):
             continue
-        found = measure(row, options.rounds)
-        ratios = [
-            f"{each['ratio']:.2f} [{each['low']:.2f}–{each['high']:.2f}]" for each in (found["dense"], found["sparse"])
-        ]
+        found = measure(row, options.rounds, kinds)
+        ratios = "".join(f"{_ratio(found.get(kind)):>19}" for kind in kinds[1:])
         updates = f"{found['masked']['update_ms']:>19.1f}{found['sparse']['update_ms']:>9.1f}"
-        print(f"{name:26}{found['masked']['ms']:>11.2f}{ratios[0]:>17}{ratios[1]:>19}{updates}", flush=True)
+        print(f"{name:26}{found['masked']['ms']:>11.2f}{ratios}{updates}", flush=True)
+
+
+def _ratio(found: dict[str, float] | None) -> str:
+    return "–" if found is None else f"{found['ratio']:.2f} [{found['low']:.2f}–{found['high']:.2f}]"
 
 
 if __name__ == "__main__":

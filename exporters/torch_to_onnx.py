@@ -18,7 +18,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from rigl_compress.core.errors import InputError, first_line
 from rigl_compress.exporters.weight_names import restore_names
 from rigl_compress.models.nested_tensors import as_inputs, tensors_in
-from rigl_compress.models.sparse_modules import with_plain_layers
+from rigl_compress.models.plain_layers import with_plain_layers
 
 OPSET = 20
 Example = Tensor | tuple[Tensor, ...]

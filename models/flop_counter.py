@@ -14,7 +14,7 @@ from rigl_compress.models.attention_flops import attention_uses
 from rigl_compress.models.flop_rules import FLOP_RULES, Shape
 from rigl_compress.models.layer_flops import FlopReport, LayerUse, at_positions, flop_report
 from rigl_compress.models.nested_tensors import as_call, tensors_in
-from rigl_compress.models.sparse_modules import with_plain_layers
+from rigl_compress.models.plain_layers import with_plain_layers
 from rigl_compress.models.sparse_parameters import TRANSPOSED, Part, qualified_name, sparse_layers, weight_names
 
 # By parameter name: a boolean mask, or a density for the fractional counts of published tables.

@@ -4,7 +4,6 @@ A layer is made sparse in place. It keeps its parameters as objects, so that opt
 weight becomes the vector of active values. `state_dict` still has the dense weight under its name.
 """
 
-from copy import deepcopy
 from math import prod, sqrt
 from typing import Any
 
@@ -271,14 +270,3 @@ def dense_shapes(model: nn.Module) -> dict[str, torch.Size]:
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     sparse = {f"{path}.weight".removeprefix("."): each for path, each in model.named_modules()}
     return shapes | {name: each.wiring.shape for name, each in sparse.items() if isinstance(each, SparseModule)}
-
-
-def with_plain_layers(model: nn.Module) -> nn.Module:
-    """Return a model without sparse layers: itself if it has none, else a copy with plain layers in their place."""
-    if not any(isinstance(module, SparseModule) for module in model.modules()):
-        return model
-    copy = deepcopy(model)
-    for module in copy.modules():
-        if isinstance(module, SparseModule):
-            make_dense(module)
-    return copy

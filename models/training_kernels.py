@@ -13,7 +13,7 @@ from torch import Tensor
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.native_library import is_truncated, library_path
 
-VERSION = 1  # of the functions below: the same as in native/train_api.cpp
+VERSION = 2  # of the functions below: the same as in native/train_api.cpp
 _MESSAGE_SIZE = 200
 # The structs are those of native/train_layer.h; native/train_api.cpp checks their sizes.
 
@@ -103,6 +103,8 @@ def training_library() -> ctypes.CDLL | None:
     library.rigl_train_destroy.argtypes = [c_void_p]
     library.rigl_train_candidates.restype = c_size_t
     library.rigl_train_candidates.argtypes = [POINTER(_GrowthBlock), POINTER(_GrowthCandidates), POINTER(c_int)]
+    library.rigl_train_bound.restype = c_float
+    library.rigl_train_bound.argtypes = [POINTER(_GrowthBlock), c_size_t]
     library.rigl_train_match.argtypes = [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]
     library.rigl_train_transpose.argtypes = [c_void_p, c_size_t, c_size_t, c_void_p]
     return library
@@ -118,7 +120,7 @@ class LayerKernel:
     _handle: int | None = None
 
     def __init__(self, shape: LayerShape, positions: Tensor, kernels: str = "") -> None:
-        library = _loaded()
+        library = loaded_library()
         self._library, self.shape, self.size = library, shape, len(positions)
         numbers = (shape.inputs, shape.outputs, shape.groups)
         pairs = ((c_int64 * 2)(*each) for each in (shape.kernel, shape.stride, shape.padding, shape.dilation))
@@ -133,6 +135,11 @@ class LayerKernel:
     def __del__(self) -> None:
         if self._handle:
             self._library.rigl_train_destroy(self._handle)
+
+    @property
+    def handle(self) -> int | None:
+        """The layer, as the library knows it."""
+        return self._handle
 
     @property
     def order(self) -> Tensor:
@@ -194,9 +201,21 @@ def growth_candidates(gradient: Tensor, start: int, kept: Tensor, lowest: float)
     magnitudes, positions = torch.empty(len(flat)), torch.empty(len(flat), dtype=torch.int64)
     block = _GrowthBlock(flat.data_ptr(), len(flat), start, kept.data_ptr(), len(kept))
     room, status = _GrowthCandidates(lowest, positions.data_ptr(), magnitudes.data_ptr()), c_int()
-    count = _loaded().rigl_train_candidates(byref(block), byref(room), byref(status))
+    count = loaded_library().rigl_train_candidates(byref(block), byref(room), byref(status))
     found = (magnitudes[:count].clone(), positions[:count].clone())
     return Candidates(*found, finite=bool(status.value & 1), nonzero=bool(status.value & 2))
+
+
+def growth_bound(gradient: Tensor, start: int, kept: Tensor, wanted: int) -> float:
+    """Return a magnitude that `wanted` of a block's connections exceed which are not kept; negative if none is known.
+
+    >>> gradient = torch.arange(64.0)
+    >>> growth_bound(gradient, 0, torch.tensor([63]), 1) > 61, growth_bound(gradient, 0, torch.tensor([63]), 3)
+    (True, -1.0)
+    """
+    flat = gradient.contiguous().view(-1)
+    block = _GrowthBlock(flat.data_ptr(), len(flat), start, kept.data_ptr(), len(kept))
+    return float(loaded_library().rigl_train_bound(byref(block), wanted))
 
 
 def matched(before: Tensor, now: Tensor) -> Tensor:
@@ -206,11 +225,12 @@ def matched(before: Tensor, now: Tensor) -> Tensor:
     [-1, 0, 2]
     """
     index, (old, new) = torch.empty(len(now), dtype=torch.int64), (each.contiguous() for each in (before, now))
-    _loaded().rigl_train_match(old.data_ptr(), len(old), new.data_ptr(), len(new), index.data_ptr())
+    loaded_library().rigl_train_match(old.data_ptr(), len(old), new.data_ptr(), len(new), index.data_ptr())
     return index
 
 
-def _loaded() -> ctypes.CDLL:
+def loaded_library() -> ctypes.CDLL:
+    """Return the library; raise if it is missing."""
     library = training_library()
     if library is None:
         raise InputError("the compiled kernels are missing or do not load: install rigl-compress with a compiler")
@@ -220,7 +240,7 @@ def _loaded() -> ctypes.CDLL:
 def transposed(matrix: Tensor) -> Tensor:
     """Return the transpose of a contiguous matrix as a contiguous matrix."""
     library, (rows, columns) = training_library(), matrix.shape
-    if library is None:
+    if library is None or matrix.dtype != torch.float32 or not matrix.is_cpu:
         return matrix.t().contiguous()
     result = torch.empty(columns, rows)
     library.rigl_train_transpose(matrix.data_ptr(), rows, columns, result.data_ptr())

@@ -12,6 +12,7 @@
 #include "export.h"
 #include "train_growth.h"
 #include "train_layer.h"
+#include "train_run.h"
 
 namespace {
 
@@ -20,6 +21,7 @@ using namespace rigl;
 #if defined(__LP64__)
 // models/training_kernels.py declares these structs for ctypes.
 static_assert(sizeof(TrainShape) == 88 && sizeof(TrainCall) == 80, "see models/training_kernels.py");
+static_assert(sizeof(RunStage) == 88 && sizeof(RunCall) == 48, "see models/run_kernels.py");
 #endif
 
 // Threads live for one call: sparse layers that are worth several threads take far longer than starting them.
@@ -61,17 +63,23 @@ int guarded(char* error, std::size_t room, const Body& body) noexcept {
   return 1;
 }
 
-int run(void* handle, const TrainCall* call, int threads, char* error, std::size_t room,
-        void (TrainLayer::*step)(const TrainCall&, const Threads&)) noexcept {
+template <class Body>
+int with_threads(int threads, char* error, std::size_t room, const Body& body) noexcept {
   return guarded(error, room, [&] {
     std::size_t count = static_cast<std::size_t>(std::max(threads, 1));
-    (static_cast<TrainLayer*>(handle)->*step)(*call, Threads{static_cast<int>(count), run_in_threads, &count});
+    body(Threads{static_cast<int>(count), run_in_threads, &count});
   });
+}
+
+int run(void* handle, const TrainCall* call, int threads, char* error, std::size_t room,
+        void (TrainLayer::*step)(const TrainCall&, const Threads&)) noexcept {
+  return with_threads(threads, error, room,
+                      [&](const Threads& used) { (static_cast<TrainLayer*>(handle)->*step)(*call, used); });
 }
 
 }  // namespace
 
-RIGL_EXPORT int rigl_train_version() { return 1; }
+RIGL_EXPORT int rigl_train_version() { return 2; }
 
 RIGL_EXPORT void* rigl_train_create(const TrainShape* shape, const std::int64_t* positions, std::size_t count,
                                     const char* kernels_name, char* error, std::size_t room) {
@@ -98,6 +106,15 @@ RIGL_EXPORT int rigl_train_backward(void* handle, const TrainCall* call, int thr
   return run(handle, call, threads, error, room, &TrainLayer::backward);
 }
 
+// Runs of linear layers.
+RIGL_EXPORT int rigl_train_run_forward(const RunCall* call, int threads, char* error, std::size_t room) {
+  return with_threads(threads, error, room, [&](const Threads& used) { run_forward(*call, used); });
+}
+
+RIGL_EXPORT int rigl_train_run_backward(const RunCall* call, int threads, char* error, std::size_t room) {
+  return with_threads(threads, error, room, [&](const Threads& used) { run_backward(*call, used); });
+}
+
 RIGL_EXPORT void rigl_train_destroy(void* handle) { delete static_cast<TrainLayer*>(handle); }
 
 // to[c][r] = from[r][c]
@@ -111,6 +128,14 @@ RIGL_EXPORT std::size_t rigl_train_candidates(const GrowthBlock* block, const Gr
   const GrowthResult result = find_candidates(*block, *candidates);
   *status = (result.finite ? 1 : 0) + (result.nonzero ? 2 : 0);
   return result.count;
+}
+
+RIGL_EXPORT float rigl_train_bound(const GrowthBlock* block, std::size_t wanted) {
+  try {
+    return growth_bound(*block, wanted);
+  } catch (...) {
+    return -1;  // no memory for it: everything is a candidate
+  }
 }
 
 RIGL_EXPORT void rigl_train_match(const std::int64_t* before, std::size_t before_count, const std::int64_t* now,

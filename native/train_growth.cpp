@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <vector>
 
 namespace rigl {
 namespace {
 
 constexpr std::size_t kChunk = 256;
+constexpr std::size_t kSmallChunk = 32;          // whose largest magnitudes bound the best of all
 constexpr std::uint32_t kInfinity = 0x7f800000;  // as bits; those of NaN are greater
 
 // Magnitudes as bits, which compare as the numbers do and let the compiler use vectors.
@@ -48,6 +51,38 @@ GrowthResult find_candidates(const GrowthBlock& block, const GrowthCandidates& c
     }
   }
   return {found, most < kInfinity, most > 0};
+}
+
+float growth_bound(const GrowthBlock& block, std::size_t wanted) {
+  const std::size_t chunks = (block.count + kSmallChunk - 1) / kSmallChunk;
+  if (wanted == 0 || chunks < wanted) return -1;
+  std::vector<std::uint32_t> most(chunks);
+  const std::int64_t* kept = std::lower_bound(block.kept, block.kept + block.kept_count, block.start);
+  const std::int64_t* const kept_end = block.kept + block.kept_count;
+  for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
+    const std::size_t begin = chunk * kSmallChunk, end = std::min(block.count, begin + kSmallChunk);
+    const std::int64_t last = block.start + static_cast<std::int64_t>(end);
+    if (kept == kept_end || *kept >= last) {
+      most[chunk] = largest(block.gradient + begin, end - begin);
+      continue;
+    }
+    std::uint32_t found = 0;
+    for (std::size_t i = begin; i < end; ++i) {
+      if (kept != kept_end && *kept == block.start + static_cast<std::int64_t>(i)) {
+        ++kept;
+      } else {
+        found = std::max(found, bits_of(block.gradient[i]));
+      }
+    }
+    most[chunk] = found;
+  }
+  std::nth_element(most.begin(), most.begin() + static_cast<std::ptrdiff_t>(wanted) - 1, most.end(),
+                   std::greater<std::uint32_t>());
+  if (most[wanted - 1] == 0 || most[wanted - 1] >= kInfinity) return -1;
+  const std::uint32_t below = most[wanted - 1] - 1;  // candidates exceed the bound
+  float bound;
+  std::memcpy(&bound, &below, sizeof bound);
+  return bound;
 }
 
 void match_positions(const std::int64_t* before, std::size_t before_count, const std::int64_t* now,

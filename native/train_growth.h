@@ -29,6 +29,9 @@ struct GrowthResult {
 
 GrowthResult find_candidates(const GrowthBlock& block, const GrowthCandidates& candidates);
 
+// A magnitude that at least `wanted` connections of a block reach that are free to grow; -1 if none is known.
+float growth_bound(const GrowthBlock& block, std::size_t wanted);
+
 // For each ascending position of `now`, its index in `before`, or -1.
 void match_positions(const std::int64_t* before, std::size_t before_count, const std::int64_t* now,
                      std::size_t now_count, std::int64_t* index);

@@ -8,8 +8,8 @@ from functools import reduce
 from torch import nn
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.models.plain_layers import with_plain_layers
 from rigl_compress.models.prune_plan import PrunePlan
-from rigl_compress.models.sparse_modules import with_plain_layers
 from rigl_compress.models.topology import Topology
 from rigl_compress.pruning.graph_walk import analyse
 from rigl_compress.pruning.planning import make_removal

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rigl_compress.models.training_kernels import growth_candidates, matched
+from rigl_compress.models.training_kernels import growth_bound, growth_candidates, matched
 from rigl_compress.sparsity.connection_scores import gradient
 from rigl_compress.sparsity.methods import Method
 from rigl_compress.sparsity.product_gradient import gradient_of_rows
@@ -58,6 +58,7 @@ def _grown_by_gradient(view: SparseLayerView, kept: Tensor, count: int) -> tuple
     lowest, finite, nonzero = -1.0, True, False
     for start, end in view.blocks():
         block = gradient_of_rows(view.layer.module, start // row, end // row)
+        lowest = growth_bound(block, start, kept, count) if lowest < 0 else lowest
         found = growth_candidates(block, start, kept, lowest)
         finite, nonzero = finite and found.finite, nonzero or found.nonzero
         magnitudes, places = torch.cat([magnitudes, found.magnitudes]), torch.cat([places, found.positions])

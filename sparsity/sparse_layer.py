@@ -36,7 +36,7 @@ class SparseLayer(Layer):
     @property
     def parameter(self) -> nn.Parameter:  # type: ignore[override]
         """The active values, in the order of the kernels."""
-        return self.module.get_parameter("weight")
+        return self.module._parameters["weight"]  # type: ignore[return-value]  # read several times in each step
 
     @property
     def positions(self) -> Tensor:  # type: ignore[override]
@@ -111,6 +111,13 @@ class SparseLayer(Layer):
         is_new = origins < 0
         for tensor, before in zip(tensors, kept, strict=True):
             tensor.copy_(self.wiring.packed(before[origins].masked_fill_(is_new, 0)))
+
+    @torch.no_grad()
+    def take(self, positions: Tensor, values: Tensor) -> None:
+        """Take other connections, by ascending flat positions, with these values in the same order."""
+        self._check_count(positions)
+        self.wiring.rewire(positions)
+        self.parameter.copy_(self.wiring.packed(values))
 
     def _check_count(self, positions: Tensor) -> None:
         if len(positions) != self.active:

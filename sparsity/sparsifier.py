@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.models.sparse_runs import join_runs, split_runs
 from rigl_compress.models.topology import Topology
 from rigl_compress.sparsity.connections import Connections
 from rigl_compress.sparsity.initial_topology import (
@@ -107,6 +108,7 @@ class Sparsifier:
         self.masked = masked_reasons(model, self.method, densities, self.config.kernels)  # why layers are not sparse
         with allocated_in(self.optimizer, model):
             layers = initial_layers(model, self.config, seed, given, self.masked)
+        self._runs = join_runs(model)  # the sequences that compute several sparse layers at once
         check_owned(layers, self.optimizer, frozen=isinstance(topology, Topology))
         check_whole({layer.name: layer.parameter for layer in layers})
         self._replicated = check_replicas(layers, seed)  # other processes train the same network
@@ -194,20 +196,29 @@ class Sparsifier:
     def finish(self) -> None:
         """End the training: gates are multiplied into the weights, sparse layers become plain ones."""
         self.updater.finish()
+        split_runs(self._runs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to resume: masks, what the method remembers, and counters."""
+        return {**self.numbers, **self.updater.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned. Load the weights and the optimizer separately."""
+        self.updater.load_state_dict(state)
+        self.load_numbers(state)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The part of the state that is no tensor: counters, and the steps of updates."""
         return {
             "counters": {"steps": self.steps, "updates": self.updates, "changed": self.changed},
             "updated_at": self._updated_at,
             "pending": self._pending,
-            **self.updater.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned. Load the weights and the optimizer separately."""
+    def load_numbers(self, state: Mapping[str, Any]) -> None:
+        """Restore `numbers`."""
         counters = state["counters"]
-        self.updater.load_state_dict(state)
         self.steps, self._updates, self._uncounted = counters["steps"], counters["updates"], []
         self.updater.changed = [torch.tensor(counters["changed"])]
         self._updated_at, self._pending = state["updated_at"], state.get("pending")
