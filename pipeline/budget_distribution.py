@@ -19,7 +19,7 @@ from rigl_compress.core.errors import InputError
 from rigl_compress.core.wording import percent
 from rigl_compress.models.flop_counter import layer_uses
 from rigl_compress.models.layer_flops import LayerUse
-from rigl_compress.models.sparse_modules import with_plain_layers
+from rigl_compress.models.plain_layers import with_plain_layers
 from rigl_compress.models.sparse_parameters import layer_shapes, sparse_layers
 from rigl_compress.runtime.cost_model import Work, coefficients, layer_time
 from rigl_compress.sparsity.budget_solver import Candidate, choose, without_idle_zeros
