@@ -11,7 +11,8 @@ from rigl_compress.core.errors import InputError, did_you_mean
 from rigl_compress.exporters.onnx_costs import graph_costs
 from rigl_compress.pipeline.bench.conditions import UNITS
 from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
-from rigl_compress.runtime.cost_model import MARGIN, Work, coefficients, expected_speedup, work_of
+from rigl_compress.runtime.cost_model import MARGIN, Work, expected_speedup, work_of
+from rigl_compress.runtime.cost_tables import coefficients
 from rigl_compress.runtime.layer_matching import Layer, find_layers
 from rigl_compress.runtime.onnx_graph import Graph
 from rigl_compress.runtime.rewrite import MATCHERS
