@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from cost_fits import Chain, Rows, family_costs, kernel_costs, thread_costs
+from cost_fits import VECTOR_SHARE, Chain, Rows, best_work, family_costs, kernel_costs, thread_costs
 from cost_measurements import PARTS
 from limit_instructions import LIMITED
 
@@ -28,7 +28,7 @@ from rigl_compress.runtime.cost_model import Work
 from rigl_compress.runtime.cost_tables import COSTS, LANES
 from rigl_compress.runtime.kernels import chosen_set, kernel_sets
 
-THREADS = "threads"
+THREADS, NETWORKS = "threads", "networks"
 MEASURED = Path(__file__).parents[1] / "build" / "costs"
 
 
@@ -42,9 +42,8 @@ def measure_part(part: str, kernels: str) -> None:
     """Measure a part and keep what was measured."""
     MEASURED.mkdir(parents=True, exist_ok=True)
     rows = [dict(row) for row in PARTS[part]()]
-    if part == THREADS:
-        earlier = measured(kernels).get(part, [])
-        rows = [*earlier, *({**row, "run": len(earlier)} for row in rows)]
+    if part in (THREADS, NETWORKS):
+        rows = [*measured(kernels).get(part, []), *rows]
     (MEASURED / f"{kernels}-{part}.json").write_text(json.dumps(rows), encoding="utf-8")
     click.echo(f"{kernels}, {part}: {len(rows)} measured")
 
@@ -67,16 +66,18 @@ def fitted(known: dict[str, Any], found: dict[str, Rows], kernels: str) -> dict[
 def fit_threads(sets: dict[str, Any]) -> None:
     """Fit the costs of threads to the chains of all instruction sets, and write them into each."""
     chains = [
-        Chain(Work(**row["work"]), LANES[name], costs, row, f"{name} {row['run']}")
+        Chain(Work(**row["work"]), LANES[name], costs, row)
         for name, costs in sets.items()
         for row in measured(name).get(THREADS, ())
     ]
-    if chains:
-        splits = thread_costs(chains)
-        click.echo(f"threads: {splits}")
-        for costs in sets.values():
-            costs["kernels"][THREADS] = splits["kernels"]
-            costs[THREADS] = {side: splits[side] for side in ("dense", "sparse")}
+    networks = [row for name in sets for row in measured(name).get(NETWORKS, ())]
+    works = next(iter(sets.values()))["kernels"][THREADS]
+    if networks:
+        works = {"work": best_work(networks), "vector_work": VECTOR_SHARE * best_work(networks)}
+    splits = thread_costs(chains, **works) if chains else next(iter(sets.values()))[THREADS]
+    click.echo(f"threads: {splits}, {works}")
+    for costs in sets.values():
+        costs[THREADS], costs["kernels"][THREADS] = splits, works
 
 
 def check_dense_side(kernels: str) -> None:

@@ -6,7 +6,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rigl_compress.runtime.calibration import fit, fit_family
 from rigl_compress.runtime.cost_model import Work, predicted_time
@@ -15,8 +14,6 @@ from rigl_compress.runtime.cost_tables import Split
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 Costs = dict[str, float]
-Array = NDArray[np.float64]
-Calls = tuple[Array, Array, Array]  # estimated nanoseconds of calls, their times on one thread and split between two
 Gain = tuple[Mapping[str, float], Mapping[str, float], float]  # costs and amounts of work, and the gain of two threads
 # Single vectors with more non-zeros per thread are not looked up in registers (native/plan.cpp).
 MOST_LOOKED_UP = 2**20
@@ -26,11 +23,13 @@ KERNELS = {
     "batched": (("batched",), ("products", "columns", "rows")),
     "conv": (("pointwise", "spatial"), ("products", "columns", "rows")),
 }
+# Of the work per thread, for a single vector: it moves little data between the caches of threads.
+VECTOR_SHARE = 0.25
 SIMPLE = ("depthwise", "depthwise_direct", "layer_norm")
 # The thresholds and shares to choose from.
 WORKS = tuple(float(f"{work:.2g}") for work in np.geomspace(1_000, 200_000, 47))
 SHARES = tuple(share / 100 for share in range(50, 101, 5))
-AS_GOOD = 0.002  # difference of the logarithm of the mean time
+AS_GOOD = 0.005  # difference of the mean logarithm of times
 STARTS = tuple(float(start) for start in range(0, 20_001, 1000))
 
 
@@ -89,23 +88,17 @@ def row_cost(*kernels: Mapping[str, float]) -> float:
     return float(np.round(np.exp(np.mean([np.log(costs["rows"] / costs["products"]) for costs in kernels])), 1))
 
 
-def best_work(runs: Sequence[Calls]) -> float:
-    """Return the work per thread from which on calls are split between two threads: with the least regret.
+def best_work(rows: Rows) -> float:
+    """Return the work per thread with which networks take least: each in turn with some works, on two threads.
 
-    The regret of a run is how much longer its calls take than with the best work for it; the largest of all runs
-    counts. Of works about as good, the largest: a thread that gains nothing is better used by others.
+    Of works about as good, the largest: a thread that gains nothing is better used by others.
 
-    >>> best_work([(np.array([1e4, 3e4, 1e5]), np.array([10, 30, 100.0]), np.array([20, 29, 60.0]))])
-    15000.0
+    >>> best_work([{"network": "a", "work_per_thread": work, "seconds": abs(work - 3)} for work in (1.0, 2.0, 9.0)])
+    2.0
     """
-    losses = np.array([[_mean_time(run, work) for work in WORKS] for run in runs])
-    regrets = (losses - losses.min(axis=1, keepdims=True)).max(axis=0)
-    return WORKS[np.flatnonzero(regrets <= regrets.min() + AS_GOOD)[-1]]
-
-
-def _mean_time(calls: Calls, work: float) -> float:
-    estimates, single, split = calls
-    return float(np.mean(np.log(np.where(estimates >= 2 * work, split, single))))
+    works = sorted({row["work_per_thread"] for row in rows})
+    means = np.array([np.mean([np.log(row["seconds"]) for row in rows if row["work_per_thread"] == w]) for w in works])
+    return float(works[np.flatnonzero(means <= means.min() + AS_GOOD)[-1]])
 
 
 def best_split(gains: Sequence[Gain], works: Iterable[float]) -> Split:
@@ -139,7 +132,6 @@ class Chain:
     lanes: int
     costs: Mapping[str, Any]  # "families" and "kernels"
     row: Row
-    run: str  # in which it was measured
 
     @property
     def estimate(self) -> float:
@@ -152,22 +144,10 @@ class Chain:
         return self.costs["families"][self.work.family][side], amounts, self.row[f"{side}_1"] / self.row[f"{side}_2"]
 
 
-def thread_costs(chains: Sequence[Chain]) -> dict[str, Costs]:
-    """Return the work per thread of the kernels, and how dense and sparse operators gain from threads."""
-    vectors = [chain for chain in chains if chain.work.family == "vector"]
-    others = [chain for chain in chains if chain.work.family != "vector"]
-    works = {"work": _best_work(others), "vector_work": _best_work(vectors)}
-    split = [chain for chain in others if chain.estimate >= 2 * works["work"]]
-    split += [chain for chain in vectors if chain.estimate >= 2 * works["vector_work"]]
+def thread_costs(chains: Sequence[Chain], work: float, vector_work: float) -> dict[str, Costs]:
+    """Return how dense and sparse operators gain from threads, if the kernels use one for so much work."""
+    limits = {"vector": vector_work}
+    split = [chain for chain in chains if chain.estimate >= 2 * limits.get(chain.work.family, work)]
     sparse = best_split([chain.gain("sparse") for chain in split], (1.0,))
     dense = best_split([chain.gain("dense") for chain in chains], WORKS)
-    return {"kernels": works, "dense": asdict(dense), "sparse": {"share": sparse.share, "start": sparse.start}}
-
-
-def _best_work(chains: Sequence[Chain]) -> float:
-    return best_work([_calls([chain for chain in chains if chain.run == run]) for run in {each.run for each in chains}])
-
-
-def _calls(chains: Sequence[Chain]) -> Calls:
-    single, split = (np.array([chain.row[f"sparse_{count}"] for chain in chains]) for count in (1, 2))
-    return np.array([chain.estimate for chain in chains]), single, split
+    return {"dense": asdict(dense), "sparse": {"share": sparse.share, "start": sparse.start}}

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+from inference_networks import CASES, masked
 from onnx import TensorProto, helper, numpy_helper
 
+from rigl_compress.exporters.torch_to_onnx import export_graph
 from rigl_compress.runtime.calibration import (
     FAMILIES,
     FULL,
@@ -32,6 +34,7 @@ from rigl_compress.runtime.calibration import (
 from rigl_compress.runtime.kernel_library import load_library
 from rigl_compress.runtime.kernels import Depthwise, Window
 from rigl_compress.runtime.norm_kernel import LayerNorm
+from rigl_compress.runtime.session import InferenceSession
 
 Row = dict[str, Any]  # the amounts of work, and the seconds
 # Layers of chains that are measured with two threads: channels and side of the image, and features; in a chain each
@@ -39,6 +42,15 @@ Row = dict[str, Any]  # the amounts of work, and the seconds
 IMAGES = ((16, 32), (32, 16), (64, 14), (64, 28), (64, 56), (128, 14), (128, 28), (256, 7), (256, 14), (512, 7))
 FEATURES, BATCHES, DENSITIES = (100, 300, 512, 1024, 2048), (1, 8, 32, 128), (0.05, 0.2)
 LENGTH = 4
+# Networks whose layers are about as long as starting a thread takes, and the works per thread to try.
+SMALL = (
+    "mobilenet-v1, batch 1, uniform",
+    "wrn-22-2, batch 1, uniform",
+    "bert 6 × 384, 128 tokens, batch 1, uniform",
+    "lenet-300-100, batch 128, uniform",
+    "gru-512, 32 steps, batch 1, uniform",
+)
+NETWORK_WORKS, NETWORK_ROUNDS = (5_000.0, 10_000.0, 20_000.0, 30_000.0, 60_000.0), 9
 # The threads of a session look for work for a while after it has run, and would take a core from the next one.
 REST, ROUNDS = 0.1, 5
 AFFINITIES = "session.intra_op_thread_affinities"
@@ -71,6 +83,31 @@ def threads() -> Iterator[Row]:
             yield _split_times(products(features, batch, density))
 
 
+def networks() -> Iterator[Row]:
+    """Yield the seconds of networks of small layers at 90 % on two threads, with several works per thread in turn."""
+    os.sched_setaffinity(0, {1})
+    for case in (case for case in CASES if case.label in SMALL):
+        model, example = masked(case, 0.9, 0)
+        session = InferenceSession(export_graph(model, example).SerializeToString(), options(2), cache=False)
+        shape = (case.batch, *example.shape[1:])
+        inputs = {session.get_inputs()[0].name: np.random.default_rng(0).random(shape, dtype=np.float32)}
+        times: dict[float, list[float]] = {work: [] for work in NETWORK_WORKS}
+        for _, work in product(range(NETWORK_ROUNDS), NETWORK_WORKS):
+            with work_per_thread(work):
+                times[work].append(_burst(lambda: session.run(None, inputs)))  # noqa: B023
+        for work, found in times.items():
+            yield {"network": case.label, "work_per_thread": work, "seconds": float(np.median(found))}
+
+
+def _burst(call: Callable[[], object]) -> float:
+    """Return the wall-clock seconds of a call, the mean over a tenth of a second."""
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < 0.1:
+        call()
+        count += 1
+    return (time.perf_counter() - start) / count
+
+
 def convolutions(channels: int, side: int, size: int, density: float) -> Sample:
     """Return a chain of convolutions."""
     weight, shape = drawn((channels, channels, size, size), density), (1, channels, side, side)
@@ -97,7 +134,7 @@ def _chain(operator: str, weight: Array, shape: tuple[int, ...], **attributes: A
 def _split_times(sample: Sample) -> Row:
     """Return the work of a layer of a chain, and its seconds on one and two threads."""
     model, shape = sample
-    with every_call_split():
+    with work_per_thread(0.0):
         runs = {
             f"{side}_{count}": timer(each, shape, options(count))
             for count in (1, 2)
@@ -125,12 +162,12 @@ def _best(run: Callable[[int], float], *, rest: bool) -> float:
 
 
 @contextmanager
-def every_call_split() -> Iterator[None]:
-    """Let the kernels use all threads for every call, however small."""
+def work_per_thread(nanoseconds: float) -> Iterator[None]:
+    """Let the kernels use a thread for every so many nanoseconds of work; with 0, all threads for every call."""
     library = load_library()
     assert library is not None
     library.rigl_set_work_per_thread.argtypes = [c_double]
-    library.rigl_set_work_per_thread(0.0)
+    library.rigl_set_work_per_thread(nanoseconds)
     try:
         yield
     finally:
@@ -184,4 +221,5 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     **{family: lambda family=family: families(family) for family in FAMILIES},
     "gathered": gathered,
     **{"depthwise": depthwise, "depthwise_direct": depthwise_direct, "layer_norm": layer_norm, "threads": threads},
+    "networks": networks,
 }

@@ -41,13 +41,19 @@ def line(row: Row) -> str:
 
 def summary(rows: Sequence[Row]) -> str:
     """Return a sentence on the rows that are slower than dense by more than 2 %, with all of their interval."""
-    slow = [row for row in rows if row["slowdown_low"] > ALLOWED]
+    sparse, same = ([row for row in rows if bool(row["sparse_layers"]) == kind] for kind in (True, False))
+    slow = [row for row in sparse if row["slowdown_low"] > ALLOWED]
     names = ", ".join(f"{row['network']} at {row['sparsity']:.0%}" for row in slow) or "none"
-    sparse = [1 / row["ratio"] for row in rows if row["sparse_layers"]]
     return (
-        f"Slower than dense by more than 2 %, with all of the interval: {names} (of {len(rows)} rows). Where layers "
-        f"are sparse ({len(sparse)} rows), our session takes {min(sparse):.2f} to {max(sparse):.2f} of the dense time."
+        f"Slower than dense by more than 2 %, with all of the interval: {names} of the {len(sparse)} rows with sparse "
+        f"layers, which take {_range(sparse)} of the dense time. In the other {len(same)} rows both sessions run the "
+        f"same operators: {_range(same)}."
     )
+
+
+def _range(rows: Sequence[Row]) -> str:
+    times = [1 / row["ratio"] for row in rows] or [1.0]
+    return f"{min(times):.2f} to {max(times):.2f}"
 
 
 def page(contents: Sequence[Row]) -> str:
