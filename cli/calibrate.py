@@ -18,7 +18,7 @@ def command(dry_run: bool, reset: bool, as_json: bool) -> None:
       rigl-compress calibrate --reset
     """
     from rigl_compress.cli import _render
-    from rigl_compress.runtime.cost_model import coefficients
+    from rigl_compress.runtime.cost_tables import coefficients
     from rigl_compress.runtime.user_costs import costs_file
 
     if reset:
@@ -40,20 +40,20 @@ def _measure(dry_run: bool, as_json: bool) -> None:
     from rigl_compress.core.errors import InputError
     from rigl_compress.core.provenance import environment
     from rigl_compress.runtime.calibration import QUICK, calibrated
-    from rigl_compress.runtime.cost_model import coefficients
+    from rigl_compress.runtime.cost_tables import coefficients
     from rigl_compress.runtime.kernel_library import unavailable_reason
     from rigl_compress.runtime.user_costs import costs_file, machine, write_costs
 
     if reason := unavailable_reason():
         raise InputError(f"calibrate needs the sparse kernels; {reason}")
     with _render.bench_listener() as listener:
-        families, told = calibrated(QUICK, listener)
+        families, summaries = calibrated(QUICK, listener)
     if not dry_run:
         write_costs(families, environment()["date"][:10])
         coefficients.cache_clear()
     stored = None if dry_run else str(costs_file())
     if as_json:
-        _render.json_result({"families": families, "machine": machine(), "summary": told, "stored": stored})
+        _render.json_result({"families": families, "machine": machine(), "summary": summaries, "stored": stored})
         return
-    _render.text(*(f"{family}: {sentence}" for family, sentence in told.items()))
+    _render.text(*(f"{family}: {sentence}" for family, sentence in summaries.items()))
     _render.text("", f"stored in {stored}" if stored else "not stored")

@@ -242,7 +242,7 @@ def make_sparse(module: nn.Module, positions: Tensor) -> SparseModule:
 
 
 def _set_data(weight: Tensor, data: Tensor) -> None:
-    """Give a parameter data of another shape. Graphs of earlier passes, if they live on, no longer reach it."""
+    """Replace the data of a parameter, in another shape. Graphs of earlier passes no longer reach it."""
     weight.grad = None
     weight.data = data.new_empty(0, dtype=torch.float64)  # a change of type drops the node that collects gradients
     weight.data = data

@@ -142,6 +142,9 @@ RIGL_EXPORT int rigl_has_kernels(const char* name) {
   return found;
 }
 
+// For calibration: nanoseconds of work for which another thread is used; negative for those of the costs.
+RIGL_EXPORT void rigl_set_work_per_thread(double nanoseconds) { set_work_per_thread(nanoseconds); }
+
 RIGL_EXPORT int rigl_check_packed(const void* bytes, std::size_t size, char* error, std::size_t room) {
   return guarded({error, room}, [&] { read_matrix(bytes, size); });
 }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "conv_plan.h"
-#include "kernel_costs.h"
+#include "cpu.h"
 
 namespace rigl {
 namespace {
@@ -81,8 +81,9 @@ SparseMatMul& SparseConv::matmul() {
 double SparseConv::estimate_ns(const ConvCall& call) const {
   const double rows = static_cast<double>(shape_.rows.output(call.height));
   const double pixels = rows * static_cast<double>(shape_.columns.output(call.width) * call.batch);
-  return pixels * (static_cast<double>(matrix_.values.size()) * costs::conv::products +
-                   matrix_.columns * costs::conv::columns + matrix_.rows * costs::conv::rows);
+  const auto& costs = costs_of(kernels_).conv;
+  return pixels * (static_cast<double>(matrix_.values.size()) * costs.products + matrix_.columns * costs.columns +
+                   matrix_.rows * costs.rows);
 }
 
 void SparseConv::run(const ConvCall& call, const Threads& all) {

@@ -1,7 +1,11 @@
 #include "cpu.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <cstring>
+
+#include "threads.h"
 
 namespace rigl {
 namespace {
@@ -13,6 +17,8 @@ constexpr std::size_t kAccumulatorBytes = 128 * 1024;
 // With fewer non-zeros per row and block, loading and storing accumulators costs more than a block beyond the L1 cache.
 constexpr double kMinNonzerosPerRow = 10.0;
 constexpr double kMaxBlockBytes = 128 * 1024;
+
+std::atomic<double> replaced_work{-1.0};
 
 const KernelTable& select_kernels() {
   const char* requested = std::getenv("RIGL_COMPRESS_KERNELS");
@@ -38,6 +44,20 @@ const KernelTable* find_kernels(const std::string& name) {
   }
   return nullptr;
 }
+
+const KernelCosts& costs_of(const KernelTable& table) {
+  for (const CostsOfSet& each : kCosts) {
+    if (std::strcmp(each.name, table.name) == 0) return each.costs;
+  }
+  return kCosts[0].costs;
+}
+
+double work_per_thread() {
+  const double replaced = replaced_work.load(std::memory_order_relaxed);
+  return replaced < 0 ? costs_of(kernels()).threads.work : replaced;
+}
+
+void set_work_per_thread(double nanoseconds) { replaced_work.store(nanoseconds, std::memory_order_relaxed); }
 
 int tile_width(std::size_t columns, int lanes) {
   const std::size_t step = static_cast<std::size_t>(lanes);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernel_costs.h"
 #include "kernels.h"
 #include "packed.h"
 #include "plan.h"
@@ -15,6 +16,10 @@ namespace rigl {
 const KernelTable& kernels();
 // The kernels of this name; null if they do not run on this processor.
 const KernelTable* find_kernels(const std::string& name);
+// The costs by which these kernels choose the number of threads.
+const KernelCosts& costs_of(const KernelTable& table);
+// Replace the work per thread, for calibration; a negative number restores that of the costs.
+void set_work_per_thread(double nanoseconds);
 
 // Width of the widest tile for this many columns: tiles of equally many vectors, no wider than a kernel takes.
 int tile_width(std::size_t columns, int lanes);

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "cpu.h"
 #include "geometry.h"
-#include "kernel_costs.h"
 
 namespace rigl {
 
@@ -192,7 +192,7 @@ void DepthwiseConv::run_direct(const ConvCall& call, const Threads& all_threads)
   const std::size_t image = size(call.height * call.width), taps = size(shape_.taps());
   const std::size_t pixels = size(shape_.rows.output(call.height) * shape_.columns.output(call.width));
   const double products = static_cast<double>(call.batch * channels() * pixels) * static_cast<double>(taps);
-  parallel_for(all_threads.limited_to(products * costs::depthwise_direct::products), call.batch * channels(),
+  parallel_for(all_threads.limited_to(products * costs_of(kernels_).depthwise_direct.products), call.batch * channels(),
                [&](std::size_t i) {
                  const std::size_t channel = i % channels();
                  const float bias = call.bias == nullptr ? 0.0f : call.bias[channel];
@@ -221,8 +221,8 @@ void DepthwiseConv::run(const ConvCall& call, const Threads& all_threads) {
   const std::size_t all = channels(), rows = size(shape_.rows.kernel), columns = size(shape_.columns.kernel);
   const std::size_t image = size(call.height * call.width);
   const double outputs = static_cast<double>(call.batch * all * layout.pixels);
-  const double per_output =
-      costs::depthwise::outputs + static_cast<double>(rows * columns) * costs::depthwise::products;
+  const auto& costs = costs_of(kernels_).depthwise;
+  const double per_output = costs.outputs + static_cast<double>(rows * columns) * costs.products;
   const Threads threads = all_threads.limited_to(outputs * per_output);
   // The padding is the same for every channel: a chunk writes it once.
   const std::size_t chunks =

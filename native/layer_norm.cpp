@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
-#include "kernel_costs.h"
+#include "cpu.h"
 
 namespace rigl {
 
 void normalize_rows(const LayerNormCall& call, const KernelTable& kernels, const Threads& all) {
-  const Threads threads = all.limited_to(static_cast<double>(call.rows * call.size) * costs::layer_norm::elements);
+  const double elements = static_cast<double>(call.rows * call.size);
+  const Threads threads = all.limited_to(elements * costs_of(kernels).layer_norm.elements);
   const auto offset = [](auto* from, std::size_t by) { return from == nullptr ? nullptr : from + by; };
   const std::size_t chunks = std::min(call.rows, static_cast<std::size_t>(threads.count * threads.chunks_per_thread));
   parallel_for(threads, chunks, [&](std::size_t chunk) {

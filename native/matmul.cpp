@@ -4,14 +4,11 @@
 #include <cstring>
 
 #include "cpu.h"
-#include "kernel_costs.h"
 
 namespace rigl {
 namespace {
 
 constexpr std::size_t kMaxPlans = 4;
-// A vector moves little data between the caches of threads, so they pay off sooner.
-constexpr double kVectorFactor = costs::threads::work / costs::threads::vector_work;
 // Columns transposed per task.
 constexpr std::size_t kTransposeStep = 256;
 
@@ -81,15 +78,18 @@ bool SparseMatMul::looks_up() const { return kernels_.multiply_windows != nullpt
 
 double SparseMatMul::estimate_ns(std::size_t batch) const {
   const double nonzeros = static_cast<double>(matrix_.values.size());
-  if (batch == 1) return nonzeros * (looks_up() ? costs::vector_windows::products : costs::vector::products);
-  return static_cast<double>(batch) * (nonzeros * costs::batched::products + matrix_.columns * costs::batched::columns +
-                                       matrix_.rows * costs::batched::rows);
+  const KernelCosts& costs = costs_of(kernels_);
+  if (batch == 1) return nonzeros * (looks_up() ? costs.vector_windows.products : costs.vector.products);
+  return static_cast<double>(batch) * (nonzeros * costs.batched.products + matrix_.columns * costs.batched.columns +
+                                       matrix_.rows * costs.batched.rows);
 }
 
 void SparseMatMul::run(const MatMulCall& call, const Threads& all) {
   if (call.batch == 0) return;
-  const double work = estimate_ns(call.batch);
-  const Threads threads = all.limited_to(call.batch == 1 ? kVectorFactor * work : work);
+  // A vector moves little data between the caches of threads, so they pay off sooner.
+  const auto& costs = costs_of(kernels_).threads;
+  const double factor = call.batch == 1 ? costs.work / costs.vector_work : 1.0;
+  const Threads threads = all.limited_to(factor * estimate_ns(call.batch));
   call.batch == 1 ? run_vector(call, threads) : run_tiles(call, threads);
 }
 

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernel_costs.h"
+#include "cpu.h"
 
 namespace rigl {
 namespace {
 
-// The cost of a row besides its non-zeros, in non-zeros.
-constexpr std::size_t kRowCost = static_cast<std::size_t>(costs::plan::row);
 
 std::vector<std::uint32_t> used_sources(const SparseMatrix& matrix, const RowGroup& group, const TileShape& shape) {
   std::vector<std::uint32_t> used;
@@ -99,12 +97,14 @@ void make_blocks(const SparseMatrix& matrix, const TileShape& shape, RowGroup* g
 
 std::vector<std::uint32_t> partition_rows(const SparseMatrix& matrix, std::uint32_t parts) {
   parts = std::max(1u, std::min(parts, matrix.rows));
-  const std::size_t work = matrix.values.size() + kRowCost * matrix.rows;
+  // The cost of a row besides its non-zeros, in non-zeros.
+  const std::size_t row_cost = static_cast<std::size_t>(costs_of(kernels()).plan.row);
+  const std::size_t work = matrix.values.size() + row_cost * matrix.rows;
   std::vector<std::uint32_t> bounds = {0};
   for (std::uint32_t part = 1; part < parts; ++part) {
     std::uint32_t row = bounds.back() + 1;
     const std::uint32_t latest = matrix.rows - (parts - part);
-    while (row < latest && matrix.row_ptr[row] + kRowCost * row < work * part / parts) ++row;
+    while (row < latest && matrix.row_ptr[row] + row_cost * row < work * part / parts) ++row;
     bounds.push_back(row);
   }
   bounds.push_back(matrix.rows);

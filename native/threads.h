@@ -9,16 +9,17 @@
 #include <memory>
 #include <new>
 
-#include "kernel_costs.h"
-
 namespace rigl {
+
+// Nanoseconds of work for which another thread pays off, by the costs of the kernels in use.
+double work_per_thread();
 
 struct Threads {
   int count = 1;
   void (*run)(void* pool, void (*task)(void*, std::size_t), std::size_t total, void* user) = nullptr;
   void* pool = nullptr;
-  double ns_per_thread = costs::threads::work;  // a thread is used for every so many nanoseconds of work
-  int chunks_per_thread = 4;                    // more chunks than threads balance threads of unequal speed
+  double ns_per_thread = work_per_thread();  // a thread is used for every so many nanoseconds of work
+  int chunks_per_thread = 4;                 // more chunks than threads balance threads of unequal speed
 
   // As many of these threads as pay off for this much work.
   Threads limited_to(double nanoseconds) const {

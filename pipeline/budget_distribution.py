@@ -21,7 +21,8 @@ from rigl_compress.models.flop_counter import layer_uses
 from rigl_compress.models.layer_flops import LayerUse
 from rigl_compress.models.plain_layers import with_plain_layers
 from rigl_compress.models.sparse_parameters import layer_shapes, sparse_layers
-from rigl_compress.runtime.cost_model import Work, coefficients, layer_time
+from rigl_compress.runtime.cost_model import Work, layer_time
+from rigl_compress.runtime.cost_tables import coefficients
 from rigl_compress.sparsity.budget_solver import Candidate, choose, without_idle_zeros
 from rigl_compress.sparsity.budgets import TIMES, Budget, Cost, byte_cost, parse_budget
 from rigl_compress.sparsity.distributions import DISTRIBUTIONS, Densities, Distribution, erdos_renyi_kernel

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from rigl_compress.runtime.cost_model import MARGIN, Work, work_of
+from rigl_compress.runtime.cost_tables import LANES, instruction_set
+from rigl_compress.runtime.folded_selection import fold_selection
 from rigl_compress.runtime.layer_matching import find_layers
 from rigl_compress.runtime.onnx_graph import Graph
 from rigl_compress.runtime.rewrite import MATCHERS, rewrite
@@ -30,7 +33,12 @@ _CONVOLUTIONS = (
     *((16, 16, 32), (32, 64, 16), (64, 64, 28), (64, 64, 56), (128, 128, 14), (128, 128, 28)),
     *((256, 256, 7), (256, 256, 14), (512, 128, 7), (64, 256, 28), (256, 64, 28), (512, 512, 7)),
 )
-_PRODUCTS = ((784, 300), (300, 100), (100, 10), (512, 512), (512, 1536), (1024, 1024), (2048, 1000), (1024, 4096))
+_PRODUCTS = (
+    *((784, 300), (300, 100), (100, 10), (512, 512), (512, 1536), (1024, 1024)),
+    *((2048, 1000), (4096, 2048), (1024, 4096)),
+)
+# Of larger weights a Gather takes too small a part of the time.
+_MOST_GATHERED = 2**20
 
 
 @dataclass(frozen=True)
@@ -43,8 +51,8 @@ class Extent:
     batches: tuple[int, ...]
 
 
-FULL = Extent((0.02, 0.05, 0.1, 0.2, 0.4), 1, (1, 2), (2, 8, 32, 64, 128))
-QUICK = Extent((0.05, 0.2, 0.4), 2, (1, 2), (8, 64))
+FULL = Extent((0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6), 1, (1, 2), (2, 8, 32, 64, 128))
+QUICK = Extent((0.05, 0.2, 0.5), 2, (1, 2), (8, 64))
 
 
 def samples(family: str, extent: Extent) -> list[Sample]:
@@ -61,20 +69,38 @@ def samples(family: str, extent: Extent) -> list[Sample]:
 FAMILIES = ("pointwise", "spatial", "vector", "batched")
 
 
+def gathered_samples(family: str, extent: Extent) -> list[Sample]:
+    """Return products of inputs that a Gather selects; sparse ones read them without it. Empty for convolutions."""
+    batches = {"vector": (1,), "batched": extent.batches}.get(family, ())
+    return [_gathered(*each) for each in product(_PRODUCTS[:: extent.every], batches) if prod(each[0]) < _MOST_GATHERED]
+
+
 def _convolutions(size: int, extent: Extent) -> Iterator[Sample]:
     chosen = _CONVOLUTIONS[:: extent.every]
     for (inputs, outputs, side), stride, density in product(chosen, extent.strides, extent.densities):
         weight, pads = drawn((outputs, inputs, size, size), density), [size // 2] * 4
         node = helper.make_node("Conv", ["x", "w"], ["c"], strides=[stride] * 2, pads=pads, kernel_shape=[size] * 2)
         shape, out = (1, inputs, side, side), -(-side // stride)
-        yield _layer(node, weight, shape, (1, outputs, out, out)), shape
+        yield _layer([node], weight, shape, (1, outputs, out, out)), shape
 
 
 def _products(batches: Sequence[int], extent: Extent) -> Iterator[Sample]:
     for (inputs, outputs), batch, density in product(_PRODUCTS[:: extent.every], batches, extent.densities):
         node = helper.make_node("Gemm", ["x", "w"], ["c"], transB=1)
         weight = drawn((outputs, inputs), density)
-        yield _layer(node, weight, (batch, inputs), (batch, outputs)), (batch, inputs)
+        yield _layer([node], weight, (batch, inputs), (batch, outputs)), (batch, inputs)
+
+
+def _gathered(sizes: tuple[int, int], batch: int) -> Sample:
+    (inputs, outputs), wide = sizes, sizes[0] * 5 // 4
+    nodes = [
+        helper.make_node("Gather", ["x", "selected"], ["g"], axis=1),
+        helper.make_node("Gemm", ["g", "w"], ["c"], transB=1),
+    ]
+    model = _layer(nodes, drawn((outputs, inputs), 0.2), (batch, wide), (batch, outputs))
+    selected = np.random.default_rng(0).permutation(wide)[:inputs]
+    model.graph.initializer.append(numpy_helper.from_array(selected, "selected"))
+    return model, (batch, wide)
 
 
 def drawn(shape: tuple[int, ...], density: float) -> Array:
@@ -85,10 +111,12 @@ def drawn(shape: tuple[int, ...], density: float) -> Array:
     return weight
 
 
-def _layer(node: onnx.NodeProto, weight: Array, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> onnx.ModelProto:
+def _layer(
+    nodes: Sequence[onnx.NodeProto], weight: Array, inputs: tuple[int, ...], outputs: tuple[int, ...]
+) -> onnx.ModelProto:
     """Return a model of the layer and a ReLU."""
     graph = helper.make_graph(
-        [node, helper.make_node("Relu", ["c"], ["y"])],
+        [*nodes, helper.make_node("Relu", ["c"], ["y"])],
         "layer",
         [helper.make_tensor_value_info("x", FLOAT, inputs)],
         [helper.make_tensor_value_info("y", FLOAT, outputs)],
@@ -97,10 +125,19 @@ def _layer(node: onnx.NodeProto, weight: Array, inputs: tuple[int, ...], outputs
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def _timer(model: onnx.ModelProto, shape: tuple[int, ...]) -> Callable[[int], float]:
-    """Return a function that runs a model a number of times and returns the seconds per run."""
+def one_thread() -> ort.SessionOptions:
+    """Return the options of a session with one thread."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
+    return options
+
+
+def timer(model: onnx.ModelProto, shape: tuple[int, ...], options: ort.SessionOptions) -> Callable[[int], float]:
+    """Return a function that runs a model a number of times and returns the seconds per run.
+
+    With one thread, seconds of its CPU time.
+    """
+    clock = time.thread_time if options.intra_op_num_threads == 1 else time.perf_counter
     register(options)
     opened = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     binding = opened.io_binding()
@@ -108,10 +145,10 @@ def _timer(model: onnx.ModelProto, shape: tuple[int, ...]) -> Callable[[int], fl
     binding.bind_output("y")
 
     def run(times: int) -> float:
-        start = time.thread_time()
+        start = clock()
         for _ in range(times):
             opened.run_with_iobinding(binding)
-        return (time.thread_time() - start) / times
+        return (clock() - start) / times
 
     return run
 
@@ -119,11 +156,19 @@ def _timer(model: onnx.ModelProto, shape: tuple[int, ...]) -> Callable[[int], fl
 def measure(sample: Sample) -> Measured:
     """Return the work of a layer, and its seconds dense and sparse."""
     model, shape = sample
-    graph = Graph(onnx.shape_inference.infer_shapes(model))
-    (found,) = find_layers(graph, MATCHERS)
-    runs = [_timer(model, shape), _timer(rewrite(model, lambda *_: True, 1).model, shape)]
-    dense, sparse = quartiles(*runs)
-    return work_of(found, graph), dense, sparse
+    dense, sparse = quartiles(*(timer(each, shape, one_thread()) for each in (model, sparse_version(model, 1))))
+    return sample_work(sample), dense, sparse
+
+
+def sample_work(sample: Sample) -> Work:
+    """Return the work of a layer, the first of a model."""
+    graph = Graph(onnx.shape_inference.infer_shapes(sample[0]))
+    return work_of(fold_selection(graph, find_layers(graph, MATCHERS)[0]), graph)
+
+
+def sparse_version(model: onnx.ModelProto, threads: int) -> onnx.ModelProto:
+    """Return the model with its layer on sparse kernels."""
+    return rewrite(model, lambda *_: True, threads).model
 
 
 def quartiles(*runs: Callable[[int], float]) -> list[float]:
@@ -136,11 +181,13 @@ def quartiles(*runs: Callable[[int], float]) -> list[float]:
     return [float(np.quantile(each, 0.25)) for each in times]
 
 
-def fit(rows: list[dict[str, float]], seconds: list[float]) -> dict[str, float]:
-    """Fit non-negative costs by relative error, with coordinate descent."""
+def fit(rows: list[dict[str, float]], seconds: list[float], weights: Array | None = None) -> dict[str, float]:
+    """Fit non-negative costs by the squares of weighted relative errors, with coordinate descent."""
     names = list(rows[0])
-    scaled = np.array([[row[name] for name in names] for row in rows]) / np.array(seconds)[:, None]
-    squares, target, costs = scaled.T @ scaled, scaled.sum(axis=0), np.zeros(len(names))
+    weights = np.ones(len(rows)) if weights is None else weights
+    amounts = np.array([[row[name] for name in names] for row in rows])
+    scaled = amounts * (weights / np.array(seconds))[:, None]
+    squares, target, costs = scaled.T @ scaled, scaled.T @ weights, np.zeros(len(names))
     for _ in range(20_000):
         before = costs.copy()
         for column in range(len(names)):
@@ -155,8 +202,10 @@ def fit_family(found: Sequence[Measured]) -> tuple[dict[str, dict[str, float]], 
     """Return the costs of a family, and a sentence on how well they predict which side is faster."""
     works = [each[0] for each in found]
     dense, sparse = np.array([each[1] for each in found]), np.array([each[2] for each in found])
-    sides = {"dense": [work.dense() for work in works], "sparse": [work.sparse() for work in works]}
-    costs = {side: fit(sides[side], list(seconds)) for side, seconds in (("dense", dense), ("sparse", sparse))}
+    lanes = LANES[instruction_set()]
+    sides = {"dense": [work.dense() for work in works], "sparse": [work.sparse(lanes) for work in works]}
+    weights = 1 / np.hypot(1, np.log(dense / sparse))  # the choice depends on layers about as fast dense as sparse
+    costs = {side: fit(sides[side], list(seconds), weights) for side, seconds in (("dense", dense), ("sparse", sparse))}
     predicted = {
         side: np.array([sum(costs[side][name] * amount for name, amount in row.items()) for row in rows])
         for side, rows in sides.items()
@@ -172,15 +221,15 @@ def fit_family(found: Sequence[Measured]) -> tuple[dict[str, dict[str, float]], 
 
 def calibrated(extent: Extent, progress: Progress = lambda *_: None) -> tuple[dict[str, Any], dict[str, str]]:
     """Measure all families; return their costs, and a sentence on each."""
-    layers = {family: samples(family, extent) for family in FAMILIES}
+    layers = {family: samples(family, extent) + gathered_samples(family, extent) for family in FAMILIES}
     total, done = sum(map(len, layers.values())), 0
     costs: dict[str, Any] = {}
-    told: dict[str, str] = {}
+    summaries: dict[str, str] = {}
     for family, each in layers.items():
         found = []
         for sample in each:
             progress(family, done, total)
             found.append(measure(sample))
             done += 1
-        costs[family], told[family] = fit_family(found)
-    return costs, told
+        costs[family], summaries[family] = fit_family(found)
+    return costs, summaries

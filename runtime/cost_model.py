@@ -1,35 +1,28 @@
 """The cost model: predicts the time of a layer, dense in ONNX Runtime and on sparse kernels.
 
-`benchmarks/calibrate_costs.py` fits `costs.json` to measurements, and `rigl-compress calibrate` those of the user's own
-machine, which are preferred: "families" is used here, and "kernels" is compiled
-into the kernels, which decide by it how many threads to use. Only the ratio of two costs matters, and it changes little
-between machines; a layer without a clear speedup stays dense.
+`benchmarks/calibrate_costs.py` fits `costs.json` to measurements, for each instruction set of the kernels, and
+`rigl-compress calibrate` the costs of the user's own machine, which are preferred. "families" and "threads" are used
+here; "kernels" is compiled into the kernels, which decide by it how many threads to use. Only the ratio of two costs
+matters, and it changes little between machines of the same instruction set; a layer without a clear speedup stays
+dense.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
-from pathlib import Path
 
+from rigl_compress.runtime.cost_tables import LANES, Split, coefficients, instruction_set, thread_costs
 from rigl_compress.runtime.layer_matching import Layer
 from rigl_compress.runtime.onnx_graph import Graph, Shape
-from rigl_compress.runtime.user_costs import user_costs
 
-COSTS = Path(__file__).with_name("costs.json")
 # The minimum predicted saving of a layer's time: the model is not exact.
 MARGIN = 0.15
 # The minimum predicted saving of all convolutions: images change layout between dense and sparse ones.
-MIN_CONV_SAVING = 0.1
-LANES = 8
-# Nanoseconds of work from which on it is split among threads, and the share of a thread's time that each one after the
-# first saves: ONNX Runtime's operators, and the kernels' (as "threads" in costs.json).
-DENSE_PART, DENSE_SHARE = 20_000.0, 0.87
-SPARSE_PART, SPARSE_VECTOR_PART, SPARSE_SHARE = 30_000.0, 7_500.0, 0.8
-# The cost of copying one input with a Gather, in products of the dense operator.
-GATHER_PRODUCTS = {"vector": 80, "batched": 250}
+MIN_CONV_SAVING = 0.15
+# Vectors in a tile of the kernels (native/kernels.h); weights beyond which the caches hold few of them, and
+# non-zeros that a single vector looks up in registers (native/plan.cpp).
+TILE_VECTORS, CACHED_WEIGHTS, CACHED_NONZEROS = 8, 2**21, 2**20
 # Assumed for unknown axes; an unknown batch may have either size.
 ASSUMED_BATCH, LARGE_BATCH, ASSUMED_SIDE = 1, 64, 14
 
@@ -56,20 +49,48 @@ class Work:
         return "pointwise" if self.images else "vector" if self.pixels == 1 else "batched"
 
     @property
-    def vectors(self) -> int:
-        """Vectors in one row of the output."""
-        return max(self.images, 1) * -(-self.pixels // LANES)
+    def outputs(self) -> int:
+        """Outputs of a row of weights."""
+        return self.pixels * max(self.images, 1)
+
+    @property
+    def inputs(self) -> float:
+        """Pixels or samples read."""
+        return self.columns / self.taps * self.stride**2 * self.outputs
 
     def dense(self) -> dict[str, float]:
-        """Return the amounts of work of the dense operator: products, activations moved, calls."""
-        moved = (self.columns / self.taps * self.stride**2 + self.rows) * self.pixels * max(self.images, 1)
-        weights = self.weights + self.gathered * GATHER_PRODUCTS.get(self.family, 0)
-        return {"products": weights * self.pixels * max(self.images, 1), "moved": moved, "call": 1.0}
+        """Return the amounts of work of the dense operator.
 
-    def sparse(self) -> dict[str, float]:
-        """Return the amounts of work of the sparse operator: products, columns packed, rows, calls."""
-        read = self.columns * (self.vectors + (self.stride > 1) * self.stride * self.vectors)
-        return {"products": self.nonzeros * self.vectors, "read": read, "rows": self.rows * self.vectors, "call": 1.0}
+        Products, activations moved, inputs copied by a Gather, weights read where they are used several times, those
+        beyond the cache, calls.
+        """
+        return {
+            "products": float(self.weights * self.outputs),
+            "gathered": float(self.gathered * self.outputs),
+            "moved": self.inputs + self.rows * self.outputs,
+            "weights": float(self.weights if self.outputs > 1 else 0),
+            "far": float(max(self.weights - CACHED_WEIGHTS, 0)),
+            "call": 1.0,
+        }
+
+    def sparse(self, lanes: int) -> dict[str, float]:
+        """Return the amounts of work of the sparse operator, with so many numbers in a vector.
+
+        Vectors of products, non-zeros read and columns packed for each tile, vectors of rows, pixels rearranged for a
+        stride, weights passed over by a single vector, non-zeros beyond the cache, calls.
+        """
+        vectors = max(self.images, 1) * -(-self.pixels // lanes)
+        tiles = max(self.images, 1) * -(-self.pixels // (lanes * TILE_VECTORS))
+        return {
+            "products": float(self.nonzeros * vectors),
+            "nonzeros": float(self.nonzeros * tiles if self.outputs > 1 else 0),
+            "columns": float(self.columns * tiles if self.outputs > 1 else 0),
+            "rows": float(self.rows * vectors),
+            "strided": self.inputs if self.stride > 1 else 0.0,
+            "weights": float(self.weights if self.outputs == 1 else 0),
+            "far": float(self.nonzeros * tiles if self.nonzeros > CACHED_NONZEROS else 0),
+            "call": 1.0,
+        }
 
 
 def work_of(layer: Layer, graph: Graph, batch: int = ASSUMED_BATCH) -> Work:
@@ -105,13 +126,6 @@ def _length(axis: int | str, otherwise: int) -> int:
     return axis if isinstance(axis, int) and axis > 0 else otherwise
 
 
-@lru_cache
-def coefficients() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-    """Return nanoseconds per unit of work, by family, dense and sparse: measured on this machine if they were."""
-    families: dict[str, dict[str, dict[str, float]]] = json.loads(COSTS.read_text(encoding="utf-8"))["families"]
-    return user_costs(families) or families
-
-
 def thread_count(threads: int) -> int:
     """Return the number of threads of a session: with 0, ONNX Runtime starts one for each core."""
     return threads if threads > 0 else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
@@ -134,21 +148,26 @@ def layer_time(work: Work, density: float, threads: int = 1) -> float:
 
 
 def _dense_time(work: Work, threads: int) -> float:
-    return _time(coefficients()[work.family]["dense"], work.dense(), (threads, DENSE_PART, DENSE_SHARE))
+    return predicted_time(coefficients()[work.family]["dense"], work.dense(), threads, thread_costs().dense)
 
 
 def _sparse_time(work: Work, threads: int) -> float:
-    part = SPARSE_VECTOR_PART if work.family == "vector" else SPARSE_PART
-    return _time(coefficients()[work.family]["sparse"], work.sparse(), (threads, part, SPARSE_SHARE))
+    split = thread_costs().vector if work.family == "vector" else thread_costs().sparse
+    amounts = work.sparse(LANES[instruction_set()])
+    return predicted_time(coefficients()[work.family]["sparse"], amounts, threads, split)
 
 
-def _time(costs: Mapping[str, float], amounts: Mapping[str, float], split: tuple[int, float, float]) -> float:
-    """Return nanoseconds with so many threads: work is split if each part takes long enough, calls are not."""
-    threads, part, share = split
+def predicted_time(costs: Mapping[str, float], amounts: Mapping[str, float], threads: int, split: Split) -> float:
+    """Return nanoseconds with so many threads: work is split if each part takes long enough, calls are not.
+
+    >>> split = Split(work=50, share=0.25, start=3)
+    >>> [predicted_time({"products": 1, "call": 5}, {"products": 100, "call": 1}, count, split) for count in (1, 2)]
+    [105.0, 88.0]
+    """
     call = costs["call"] * amounts["call"]
     rest = sum(costs[name] * amount for name, amount in amounts.items()) - call
-    parts = min(threads, max(1, int(rest / part)))
-    return call + rest / (1 + (parts - 1) * share)
+    parts = min(threads, max(1, int(rest / split.work)))
+    return call + (split.start if parts > 1 else 0.0) + rest / (1 + (parts - 1) * split.share)
 
 
 def runs_faster(layer: Layer, graph: Graph, threads: int = 1) -> bool:

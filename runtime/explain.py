@@ -166,9 +166,9 @@ def left_dense(rewritten: Rewritten) -> str:
     rows = [row for node in nodes for row in _unmatched(rewritten.graph, node) if _is_mentioned(row)]
     if not rows:
         return ""
-    told = [f"{row.name} ({row.reason})" for row in rows[:_MOST_MENTIONED]]
+    named = [f"{row.name} ({row.reason})" for row in rows[:_MOST_MENTIONED]]
     more = [f"{len(rows) - _MOST_MENTIONED} more"] if len(rows) > _MOST_MENTIONED else []
-    return f"layers with many zeros stay dense: {', '.join([*told, *more])}; rc.explain lists all layers"
+    return f"layers with many zeros stay dense: {', '.join([*named, *more])}; rc.explain lists all layers"
 
 
 def _is_mentioned(row: LayerChoice) -> bool:

@@ -15,7 +15,8 @@ from rigl_compress.exporters.bounded_tensors import bytes_for, count_of
 from rigl_compress.exporters.external_data import ExternalDataError
 from rigl_compress.exporters.light_model import LightModel, light_model, outline
 from rigl_compress.exporters.onnx_file import LARGEST_FILE
-from rigl_compress.runtime.cost_model import coefficients, profitable_layers, runs_faster, thread_count
+from rigl_compress.runtime.cost_model import profitable_layers, runs_faster, thread_count
+from rigl_compress.runtime.cost_tables import costs_in_use
 from rigl_compress.runtime.explain import left_dense
 from rigl_compress.runtime.freed_memory import give_back
 from rigl_compress.runtime.io_bindings import MovableBinding
@@ -90,7 +91,7 @@ class InferenceSession:
         if reason:
             return reason
         try:
-            slot = slot_of(source, self._options.intra_op_num_threads, coefficients()) if cache else None
+            slot = slot_of(source, self._options.intra_op_num_threads, costs_in_use()) if cache else None
             if slot is None or not self._open_cached(slot):
                 self._open_rewritten(source, slot)
         except ExternalDataError:

@@ -73,7 +73,7 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 @torch.no_grad()
 def start_alike(parameters: Iterable[nn.Parameter]) -> None:
-    """Give parameters that are no part of the network the values of rank 0."""
+    """Copy the values of rank 0 to parameters that are no part of the network."""
     for each in parameters:
         distributed.broadcast(each.data, src=0)
 

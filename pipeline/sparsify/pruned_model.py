@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 def with_own_biases(model: onnx.ModelProto, found: FoundLayers) -> FoundLayers:
-    """Give every layer that can have one a bias of its own, in place; outputs stay as they are."""
+    """Add a bias to every layer that can have one, in place; outputs stay as they are."""
     uses = Counter(name for node in parts_of_type(model, onnx.NodeProto) for name in node.input)
     outside = {value.name for value in (*model.graph.input, *model.graph.output)}
     stored = {each.name: each for each in model.graph.initializer}

@@ -31,7 +31,7 @@ def is_lost_connection(error: BaseException) -> bool:
 
 @contextmanager
 def explaining(launched: Launched) -> Iterator[None]:
-    """Tell the other processes why this one fails; in rank 0, raise what another process told it.
+    """Report to the other processes why this one fails; in rank 0, raise what another process reported.
 
     In the other processes the error goes on, for an exit code; it is not to be printed.
     """
@@ -72,7 +72,7 @@ def _first_reason(launched: Launched) -> str:
 
 
 def _heard(launched: Launched, seconds: float) -> dict[int, str]:
-    """Return what the other processes told, after all of them or as long as the patience lasts."""
+    """Return what the other processes reported, after all of them or as long as the patience lasts."""
     deadline, heard = monotonic() + seconds, dict[int, str]()
     while True:
         for rank in range(1, launched.count):

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from tiny import Cli
 
-from rigl_compress.runtime import calibration, cost_model, user_costs
+from rigl_compress.runtime import calibration, user_costs
 from rigl_compress.runtime.calibration import Extent, calibrated, fit_family
-from rigl_compress.runtime.cost_model import Work, coefficients, expected_speedup
+from rigl_compress.runtime.cost_model import Work, expected_speedup
+from rigl_compress.runtime.cost_tables import LANES, coefficients, instruction_set, package_costs
 from rigl_compress.runtime.kernel_library import unavailable_reason
 
 pytestmark = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
 TINY = Extent((0.05, 0.4), 8, (1,), (8,))
-PACKAGE = json.loads(cost_model.COSTS.read_text(encoding="utf-8"))["families"]
+PACKAGE = package_costs(instruction_set())["families"]
 
 
 @pytest.fixture
@@ -74,9 +75,9 @@ def test_costs_that_do_not_fit_are_ignored(config: Path, change: Any, caplog: py
 
 def test_measured_costs_have_the_form_of_the_package(config: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    families, told = calibrated(TINY, lambda *given: seen.append(given))
+    families, summaries = calibrated(TINY, lambda *given: seen.append(given))
     assert user_costs._alike(families, PACKAGE)
-    assert set(told) == set(PACKAGE)
+    assert set(summaries) == set(PACKAGE)
     assert [done for _, done, _ in seen] == list(range(seen[0][2]))
 
 
@@ -87,11 +88,10 @@ def test_fitting_finds_the_costs_that_times_were_made_from() -> None:
         for d in (0.1, 0.5)
     ]
     costs = PACKAGE["batched"]
+    amounts = {"dense": [work.dense() for work in works], "sparse": [work.sparse(LANES["avx2"]) for work in works]}
     seconds = {
-        side: [
-            1e-9 * sum(costs[side][name] * amount for name, amount in getattr(work, side)().items()) for work in works
-        ]
-        for side in ("dense", "sparse")
+        side: [1e-9 * sum(costs[side][name] * amount for name, amount in row.items()) for row in rows]
+        for side, rows in amounts.items()
     }
     fitted, _ = fit_family(list(zip(works, seconds["dense"], seconds["sparse"], strict=True)))
     for work, dense in zip(works, seconds["dense"], strict=True):
@@ -112,17 +112,3 @@ def test_the_command(config: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     assert coefficients() == PACKAGE
     assert "no costs" in cli("calibrate", "--reset").out
     assert cli("calibrate", "--reset", "--dry-run").code == 2
-
-
-@pytest.mark.parametrize("family", PACKAGE)
-def test_threads(family: str) -> None:
-    sizes: dict[str, dict[str, int]] = {
-        "spatial": {"taps": 9, "pixels": 196},
-        "pointwise": {"pixels": 196},
-        "batched": {"pixels": 64, "images": 0},
-        "vector": {"images": 0},
-    }
-    large = Work(1024, 2304, 1024 * 2304, 1024 * 230, **sizes[family])
-    small = Work(32, 36, 32 * 36, 32, **sizes[family])
-    assert 0.7 < expected_speedup(large, 2) / expected_speedup(large, 1) < 1.4
-    assert expected_speedup(small, 2) <= expected_speedup(small, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rigl_compress.runtime import kernels, lstm_kernel, norm_kernel
-from rigl_compress.runtime.cost_model import COSTS
+from rigl_compress.runtime.cost_tables import COSTS
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "native"
@@ -56,12 +56,16 @@ def generated_costs(folder: Path) -> Path:
 
 def test_the_kernels_are_compiled_with_the_costs_of_the_cost_model(tmp_path: Path) -> None:
     header = generated_costs(tmp_path).read_text(encoding="utf-8")
+    names = {kernel: list.split(", ") for list, kernel in re.findall(r"double ([\w, ]+);\n  } (\w+);", header)}
     found = {
-        kernel: {name: float(value) for name, value in re.findall(r"constexpr double (\w+) = ([-+.\de]+);", body)}
-        for kernel, body in re.findall(r"namespace (\w+) {\n(.*?)}", header, re.DOTALL)
-        if body.startswith("constexpr")
+        instruction_set: {
+            kernel: dict(zip(names[kernel], map(float, values.split(", ")), strict=True))
+            for values, kernel in re.findall(r"{([-+.\de, ]+)},  // (\w+)", body)
+        }
+        for instruction_set, body in re.findall(r'{"(\w+)",\n(.*?)\n     }}', header, re.DOTALL)
     }
-    assert found == json.loads(COSTS.read_text(encoding="utf-8"))["kernels"]
+    written = json.loads(COSTS.read_text(encoding="utf-8"))["instruction_sets"]
+    assert found == {name: costs["kernels"] for name, costs in written.items()}
 
 
 def test_exceptions_of_threads_reach_the_caller_and_plans_heed_their_groups(tmp_path: Path) -> None:
