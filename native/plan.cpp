@@ -8,7 +8,6 @@
 namespace rigl {
 namespace {
 
-
 std::vector<std::uint32_t> used_sources(const SparseMatrix& matrix, const RowGroup& group, const TileShape& shape) {
   std::vector<std::uint32_t> used;
   const std::uint32_t sources = matrix.columns / shape.columns;
