@@ -102,7 +102,9 @@ class ImageFiles:
         return self._read(_Plan(self.paths, self.classes, torch.arange(len(self)), None, size))
 
     def _read(self, plan: "_Plan") -> Batches:
-        for images, classes, damaged in _started(loader(plan, self.reading, self.opened)):
+        for images, classes, damaged in _started(
+            loader(plan, self.reading, self.opened, pinned=_is_pinned(self.device))
+        ):
             for path, reason in damaged:
                 self._report(path, reason)
             if len(images):
@@ -171,7 +173,16 @@ def _collate(items: list[tuple[Tensor | None, int, str, str]]) -> Read:
     return torch.stack(images) if images else torch.empty(0), classes, damaged
 
 
-def loader(plan: _Plan, reading: Reading, opened: Opened = str) -> "DataLoader[Any]":
+def _is_pinned(device: torch.device | str) -> bool:
+    """Whether batches for a device are put into pinned memory, from which they are copied while it computes.
+
+    >>> _is_pinned("cpu"), _is_pinned("cuda:1")
+    (False, True)
+    """
+    return torch.device(device).type in ("cuda", "xpu")
+
+
+def loader(plan: _Plan, reading: Reading, opened: Opened = str, *, pinned: bool = False) -> "DataLoader[Any]":
     """Yield the batches of a plan, read ahead by workers; a single batch is read in this process."""
     workers = min(reading.workers, len(plan)) if len(plan) > 1 else 0
     with _no_warning():
@@ -181,7 +192,7 @@ def loader(plan: _Plan, reading: Reading, opened: Opened = str) -> "DataLoader[A
             num_workers=workers,
             collate_fn=_collate,
             multiprocessing_context=_context() if workers else None,
-            pin_memory=torch.cuda.is_available(),
+            pin_memory=pinned,
         )
 
 

@@ -250,6 +250,7 @@ def test_no_more_workers_than_batches(folder: Path) -> None:
     samples = load(folder, workers=8).test
     plan = image_files._Plan(samples.paths, samples.classes, torch.arange(6), None, 3)
     assert image_files.loader(plan, samples.reading).num_workers == 2
+    assert image_files.loader(plan, samples.reading, pinned=True).pin_memory
     assert (
         image_files.loader(
             image_files._Plan(samples.paths, samples.classes, torch.arange(6), None, 6), samples.reading

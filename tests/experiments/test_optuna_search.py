@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from tiny import Cli
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.experiments.optuna_search import JOURNAL, OptunaSearch
+from rigl_compress.experiments.ray_engine import Board, _Cluster
 from rigl_compress.experiments.results import RESULTS, ExperimentResult
 from rigl_compress.experiments.run_search import run_search, search_remarks
-from rigl_compress.experiments.scheduler import Listeners, run_all
+from rigl_compress.experiments.scheduler import Listeners, Schedule, run_all
 from rigl_compress.experiments.search_plan import SearchPlan
 from rigl_compress.experiments.search_space import parse_space
 from rigl_compress.experiments.trial_source import Outcome
@@ -286,7 +288,30 @@ def test_a_missing_package_is_named(cli: Cli, tmp_path: Path, monkeypatch: pytes
 def test_a_search_on_ray(plan: Planner, tmp_path: Path, data_dir: Path) -> None:
     pytest.importorskip("ray")
     task = Task("cpu", data_dir, train_only=True, engine="ray")
-    result = run_search(plan("peak=log:1e-5:1e-1", trials=4), tmp_path / "out", task, 1, Listeners())
+    result = run_search(plan("peak=log:1e-5:1e-1", trials=3), tmp_path / "out", task, 1, Listeners())
     assert not result.failed
-    assert any(each.pruned for row in result.rows for each in row.runs)
+    assert len(result.rows) == 3
     assert result.rows[0].results
+
+
+def test_ray_passes_on_every_epoch_and_ends_what_is_given_up(plan: Planner, tmp_path: Path) -> None:
+    board, search = Board(), OptunaSearch(plan(trials=2), tmp_path / "out")
+    good, poor = search.next(), search.next()
+    assert isinstance(good, Trial)
+    assert isinstance(poor, Trial)
+    for trial, error in ((good, 1.0), (poor, 50.0)):
+        for iteration in (5, 10, 15, 20):
+            now = Progress(iteration, 40, (iteration + 9) // 10, EPOCHS, 0.5, value=error, best=error)
+            board.put(trial.key, now)
+    cluster, cancelled = _Cluster.__new__(_Cluster), []
+    cluster.running = {"a": good, "b": poor}
+    cluster.ray = SimpleNamespace(cancel=lambda reference, force: cancelled.append((reference, force)))
+    schedule = Schedule([], search=search)
+    told = board.taken()
+    assert [(key, now.iteration) for key, now in told] == [(each.key, n) for each in (good, poor) for n in (10, 20)]
+    for key, now in told:
+        cluster._report(key, now, schedule, Listeners())
+    assert cancelled == [("b", True)]
+    assert list(cluster.running) == ["a"]
+    assert schedule.outcomes[poor.key].pruned == "after epoch 1 of 4, error 50.00 %"
+    assert not board.taken()
