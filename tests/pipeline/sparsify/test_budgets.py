@@ -55,6 +55,22 @@ def test_predicted_times_fall_and_dense_ones_are_not_faster() -> None:
         assert each[-1].cost < each[0].cost / 4
 
 
+def test_times_behind_a_shape_that_is_computed_are_those_of_a_run() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Reshape", ["x", "s"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("Slice", ["r", "from", "to"], ["part"]),
+        helper.make_node("MatMul", ["part", "a"], ["y"]),
+    ]
+    weights = {"a": draw(256, 256), "from": np.array([0], np.int64), "to": np.array([32], np.int64)}
+    model = model_of(nodes, [["n", "tokens", 256]], weights)
+    plain = model_of([helper.make_node("MatMul", ["x", "a"], ["y"])], [[2, 24, 256]], {"a": draw(256, 256)})
+    sample = {"x": draw(2, 24, 256)}
+    found, known = (time_costs(each, find_prunable(each).layers, sample)["a"] for each in (model, plain))
+    assert [found(each) for each in (1.0, 0.3, 0.1)] == [known(each) for each in (1.0, 0.3, 0.1)]
+
+
 @pytest.mark.parametrize("speedup", [1.5, 2.0, 3.0])
 @pytest.mark.parametrize("wrong", [0.9, 1.0, 1.6])
 def test_wrong_predictions_are_corrected_by_measuring(speedup: float, wrong: float) -> None:

@@ -207,3 +207,24 @@ def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
         run(tmp_path)
     assert not (tmp_path / "small.onnx").exists()
     assert not (tmp_path / "small.onnx.sparsify").exists()
+
+
+def test_inputs_of_a_layer_that_are_not_finite(tmp_path: Path) -> None:
+    """A layer that reads NaN falls back to magnitude, which is said; the others are fitted."""
+    nodes = [
+        helper.make_node("Log", ["x"], ["l"]),
+        helper.make_node("MatMul", ["l", "a"], ["h"]),
+        helper.make_node("IsNaN", ["h"], ["bad"]),
+        helper.make_node("Where", ["bad", "zero", "h"], ["kept"]),
+        helper.make_node("MatMul", ["x", "b"], ["g"]),
+        helper.make_node("Add", ["kept", "g"], ["y"]),
+    ]
+    weights = {"a": draw(32, 20), "b": draw(32, 20, seed=1), "zero": np.zeros(1, np.float32)}
+    saved(model_of(nodes, [["n", 32]], weights), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=correlated(240, 32))
+    found = run(tmp_path)
+    how = {each.name: each.how for each in found.layers}
+    assert how["a"] == "magnitude: its inputs are not finite"
+    assert how["b"].startswith("obs")
+    assert any("pruned by magnitude: a (magnitude: its inputs are not finite)" in note for note in found.notes)
+    assert np.isfinite(found.quality.snr)
