@@ -134,8 +134,13 @@ class Run:
     def _stage(self, layer: nn.Linear, has_relu: bool) -> Stage:
         return Stage(layer.wiring.kernel if isinstance(layer, SparseModule) else self._full[layer], has_relu)
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether an update is due, for which a layer records its backward pass."""
+        return any(isinstance(layer, SparseModule) and layer.recording for layer, _ in self.layers)
+
     def record(self, x: Tensor, inner: Tensor, dy: Tensor, found: Gradients) -> None:
-        """Keep what growth needs of a backward pass, where an update is due."""
+        """Keep what growth needs of a backward pass."""
         rows, last = self.kernel.rows, len(self.layers) - 1
         for index, (layer, has_relu) in enumerate(self.layers):
             if isinstance(layer, SparseModule) and layer.recording and found.parameters[2 * index] is not None:
@@ -157,8 +162,9 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: Run, x: Tensor, *parameters: Tensor | None) -> Tensor:
-        ctx.run, ctx.kernel = run, run.kernel
-        inner, y = run.kernel.forward(x, parameters)
+        kernel = run.kernel
+        ctx.run, ctx.kernel = run, kernel
+        inner, y = kernel.forward(x, parameters)
         # As torch, keep the last output for ReLU alone: other code may write to it otherwise.
         ctx.save_for_backward(x, inner, y if run.layers[-1][1] else None, *parameters)
         return y
@@ -177,7 +183,8 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         raise InputError("the topology changed between the forward and the backward pass: run both again")
     dy = dy.contiguous()
     found = ctx.kernel.backward(parameters, (x, inner, y), dy, ctx.needs_input_grad[1:])
-    run.record(x, inner, dy, found)
+    if run.is_recording:
+        run.record(x, inner, dy, found)
     return None, found.x, *found.parameters
 
 
