@@ -35,10 +35,11 @@ static_assert(sizeof(Axis) == 40 && offsetof(Axis, kernel) == 0 && offsetof(Axis
               "see runtime/kernels.py");
 static_assert(sizeof(ConvShape) == 80 && offsetof(ConvShape, rows) == 0 && offsetof(ConvShape, columns) == 40,
               "see runtime/kernels.py");
-static_assert(sizeof(ConvCall) == 72 && offsetof(ConvCall, x) == 0 && offsetof(ConvCall, batch) == 8 &&
-                  offsetof(ConvCall, height) == 16 && offsetof(ConvCall, width) == 24 &&
-                  offsetof(ConvCall, bias) == 32 && offsetof(ConvCall, residual) == 40 && offsetof(ConvCall, y) == 48 &&
-                  offsetof(ConvCall, clip) == 56 && offsetof(ConvCall, activation) == 64,
+static_assert(sizeof(ConvCall) == 80 && offsetof(ConvCall, scale) == 72 && offsetof(ConvCall, x) == 0 &&
+                  offsetof(ConvCall, batch) == 8 && offsetof(ConvCall, height) == 16 &&
+                  offsetof(ConvCall, width) == 24 && offsetof(ConvCall, bias) == 32 &&
+                  offsetof(ConvCall, residual) == 40 && offsetof(ConvCall, y) == 48 && offsetof(ConvCall, clip) == 56 &&
+                  offsetof(ConvCall, activation) == 64,
               "see runtime/kernels.py");
 static_assert(sizeof(LayerNormCall) == 72 && offsetof(LayerNormCall, x) == 0 &&
                   offsetof(LayerNormCall, residual) == 8 && offsetof(LayerNormCall, scale) == 16 &&

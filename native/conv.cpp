@@ -41,6 +41,12 @@ SparseMatrix drop_unused_taps(SparseMatrix matrix, std::uint32_t taps, const std
   return matrix;
 }
 
+void scale_gathered(const PackTask& pack, const std::vector<Source>& sources, float* packed, std::size_t pitch) {
+  for (std::size_t s = 0; s < sources.size(); ++s, packed += pitch) {
+    for (std::size_t i = 0; i < pitch; ++i) packed[i] *= pack.scale[sources[s].channel];
+  }
+}
+
 }  // namespace
 
 std::string check_axis(const Axis& axis) {
@@ -91,7 +97,8 @@ void SparseConv::run(const ConvCall& call, const Threads& all) {
   const Threads threads = all.limited_to(estimate_ns(call));
   // An image of one pixel under a 1×1 filter is a vector, unless the filter reads padding.
   const auto one = [](const Axis& axis) { return axis.kernel == 1 && axis.pad_begin == 0 && axis.output(1) == 1; };
-  if (call.height == 1 && call.width == 1 && one(shape_.rows) && one(shape_.columns) && call.residual == nullptr) {
+  if (call.height == 1 && call.width == 1 && one(shape_.rows) && one(shape_.columns) && call.residual == nullptr &&
+      call.scale == nullptr) {
     return matmul().run({call.x, call.batch, call.bias, call.y, false, false, call.clip, call.activation}, threads);
   }
   const auto planned = plan(call.height, call.width, call.batch, threads.count);
@@ -109,6 +116,7 @@ void SparseConv::run(const ConvCall& call, const Threads& all) {
     part.x += first * image;
     part.y += first * outputs;
     if (part.residual != nullptr) part.residual += first * outputs;
+    if (part.scale != nullptr) part.scale += first * channels();
     run_images(part, *planned, threads);
   }
 }
@@ -164,6 +172,7 @@ void SparseConv::run_tile(const ConvCall& call, const ConvPlan& plan, const floa
   pack.masks = packing.masks.data();
   pack.mask_needed = packing.needed.data();
   pack.width = static_cast<int>(width + plan.overhang);
+  pack.scale = call.scale == nullptr ? nullptr : call.scale + image * channels();
   task.x = packed;
   task.x_pitch = plan.overhang > 0 ? kUnit : pitch;
   for (std::size_t b = 0; b < group.blocks.size(); ++b) {
@@ -173,6 +182,7 @@ void SparseConv::run_tile(const ConvCall& call, const ConvPlan& plan, const floa
         const float* channel = call.x + (image * channels() + block.sources[s].channel) * plane;
         gather_pixels(geometry, geometry.taps[block.sources[s].tap], channel, first, width, packed + s * pitch, pitch);
       }
+      if (pack.scale != nullptr) scale_gathered(pack, block.sources, packed, pitch);
     } else {
       kernels_.pack_tile(pack, block.sources.data(), block.sources.size(), packed, run_pitch);
     }

@@ -39,6 +39,7 @@ struct ConvCall {
   float* y;
   Clip clip;
   Activation activation = Activation::kNone;
+  const float* scale = nullptr;  // [batch][channels], by which the inputs are multiplied; or null
 };
 
 struct ConvPlan;

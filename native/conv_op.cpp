@@ -1,4 +1,4 @@
-// SparseConv: inputs x, packed weights, bias, residual.
+// SparseConv: inputs x, packed weights, bias, residual, a factor for each channel of x.
 #include <memory>
 #include <new>
 #include <utility>
@@ -17,7 +17,7 @@ struct ConvKernel {
   std::unique_ptr<SparseConv> conv;
 
   static constexpr const char* kName = "SparseConv";
-  static constexpr std::size_t kInputs = 4, kOutputs = 1;
+  static constexpr std::size_t kInputs = 5, kOutputs = 1;
   static ort::ElementType input_type(std::size_t i) { return i == 1 ? ort::kUint8 : ort::kFloat; }
 
   ConvKernel(const ort::Api& api, const ort::KernelInfo* info)
@@ -43,14 +43,18 @@ struct ConvKernel {
   void compute(ort::KernelContext* context) {
     const auto x = input<float>(settings.api, context, 0), bias = input<float>(settings.api, context, 2);
     const auto residual = input<float>(settings.api, context, 3);
+    const auto scale = input<float>(settings.api, context, 4);
     const Shape out = output_shape(x.shape);
     if (residual.present && residual.shape != out) {
       throw KernelError("the residual does not have the shape of the output");
     }
+    if (scale.present && scale.shape != Shape{x.shape[0], x.shape[1], 1, 1}) {
+      throw KernelError("the factors do not have the shape [batch, channels, 1, 1] of the input");
+    }
     float* y = output(settings.api, context, out);
     SessionThreads session(settings, context);
     conv->run({x.data, static_cast<std::size_t>(x.shape[0]), one_axis ? 1 : x.shape[2], x.shape.back(),
-               bias_of(bias, conv->rows()), residual.data, y, settings.clip, settings.activation},
+               bias_of(bias, conv->rows()), residual.data, y, settings.clip, settings.activation, scale.data},
               session.threads());
   }
 };

@@ -102,6 +102,7 @@ struct PackTask {
   const int32_t* masks;        // [taps][width rounded up to vectors]: -1 inside the image, 0 outside
   const uint8_t* mask_needed;  // [taps]
   int width;
+  const float* scale;  // per channel, or null
 };
 
 // The activations of a column of the weights: a channel and a filter tap.
@@ -173,6 +174,8 @@ struct KernelTable {
   void (*transpose)(const float* in, size_t in_pitch, size_t rows, size_t columns, float* out, size_t out_pitch);
   // even[i] = in[2 * i], odd[i] = in[2 * i + 1]
   void (*deinterleave)(const float* in, size_t pairs, float* even, float* odd);
+  // out[i * count + k] = in[k * pitch + i]
+  void (*interleave)(const float* in, size_t pitch, size_t count, size_t columns, float* out);
   // A whole step with the reset gate applied after the product of the candidate.
   void (*gru_step)(const GateTask&);
   // With the reset gate applied before it: first reset * state, which is then multiplied; then the rest of the step.

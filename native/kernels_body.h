@@ -202,9 +202,10 @@ constexpr void (*kMultiplyWindows)(const WindowView&, const VectorTask&) = nullp
 #include "kernels_norm.h"
 #include "kernels_pack.h"
 
-constexpr KernelTable kTable = {
-    RIGL_NAME,    kLanes,   kSliceLanes,     multiply_tile,    multiply_vector, kMultiplyWindows, pack_tile, transpose,
-    deinterleave, gru_step, gru_reset_state, gru_update_state, lstm_step,       filter_channel,   activate,  normalize};
+constexpr KernelTable kTable = {RIGL_NAME,        kLanes,          kSliceLanes,      multiply_tile, multiply_vector,
+                                kMultiplyWindows, pack_tile,       transpose,        deinterleave,  interleave,
+                                gru_step,         gru_reset_state, gru_update_state, lstm_step,     filter_channel,
+                                activate,         normalize};
 
 }  // namespace
 }  // namespace rigl

@@ -111,6 +111,110 @@ void filter_3x3(const DepthwiseTask& task) {
   }
 }
 
+// The lanes of two adjacent vectors from lane `kFrom` of the first on.
+template <int kFrom>
+RIGL_INLINE Vector lanes_from(Vector first, Vector second) {
+  static_assert(0 < kFrom && kFrom < kLanes, "lanes of both vectors");
+#if RIGL_AVX512
+  return (Vector)_mm512_maskz_alignr_epi32(0xffff, (__m512i)second, (__m512i)first, kFrom);
+#elif RIGL_LANES == 8 && defined(__AVX2__)
+  const __m256i middle = _mm256_permute2x128_si256((__m256i)first, (__m256i)second, 0x21);
+  return kFrom < 4 ? (Vector)_mm256_alignr_epi8(middle, (__m256i)first, 4 * (kFrom % 4))
+                   : (Vector)_mm256_alignr_epi8((__m256i)second, middle, 4 * (kFrom % 4));
+#else
+  float lanes[2 * kLanes];
+  store(lanes, first);
+  store(lanes + kLanes, second);
+  return load(lanes + kFrom);
+#endif
+}
+
+template <int kSize>
+struct AdjacentColumns {
+  Vector weights[kSize][kSize];  // [columns][rows]
+  ptrdiff_t steps[kSize];        // of the filter rows
+
+  // The sums over the filter rows from column `kFirst` to `kEnd`, at the pixels under the middle of the filter.
+  template <int kFirst, int kEnd>
+  RIGL_INLINE void sum(const float* x, Vector (&sums)[kSize]) const {
+    const Vector top = load(x);
+#pragma GCC unroll 5
+    for (int c = kFirst; c < kEnd; ++c) sums[c] = weights[c][0] * top;
+#pragma GCC unroll 5
+    for (int r = 1; r < kSize; ++r) {
+      const Vector pixels = load(x + steps[r]);
+#pragma GCC unroll 5
+      for (int c = kFirst; c < kEnd; ++c) sums[c] += weights[c][r] * pixels;
+    }
+  }
+};
+
+template <int kSize, int kColumn>
+RIGL_INLINE Vector add_outer(Vector acc, const Vector (&before)[kSize], const Vector (&here)[kSize],
+                             const Vector (&after)[kSize], const int32_t* const (&masks)[kSize], size_t mask_index) {
+  constexpr int kMiddle = kSize / 2, kShift = kColumn - kMiddle;
+  if constexpr (kColumn < kSize) {
+    if constexpr (kShift < 0) {
+      acc +=
+          masked(lanes_from<kLanes + kShift>(before[kColumn], here[kColumn]), load_mask(masks[kColumn] + mask_index));
+    } else if constexpr (kShift > 0) {
+      acc += masked(lanes_from<kShift>(here[kColumn], after[kColumn]), load_mask(masks[kColumn] + mask_index));
+    }
+    return add_outer<kSize, kColumn + 1>(acc, before, here, after, masks, mask_index);
+  }
+  return acc;
+}
+
+// A filter whose columns read adjacent pixels, with masks for all but the middle one. The pixels are loaded once per
+// filter row for all columns; the sums of a column are then shifted, together with those of the vector next to it.
+template <int kSize>
+void filter_adjacent(const DepthwiseTask& task) {
+  constexpr int kMiddle = kSize / 2;
+  AdjacentColumns<kSize> columns;
+  const int32_t* masks[kSize];
+  for (int c = 0; c < kSize; ++c) {
+    masks[c] = task.filter[c].mask;
+    columns.steps[c] = task.filter[0].offsets[c] - task.filter[0].offsets[0];
+    for (int r = 0; r < kSize; ++r) columns.weights[c][r] = broadcast(task.filter[c].weights[r]);
+  }
+  const float* from = task.planes + task.filter[kMiddle].offsets[0];
+  const Vector bias = broadcast(task.bias);
+  const Clip clip = task.clip;
+  const size_t pixels = task.pixels, period = task.mask_period;
+  float* y = task.y;
+  Vector before[kSize] = {}, here[kSize], after[kSize];
+  columns.template sum<0, kMiddle>(from - kLanes, before);
+  columns.template sum<0, kSize>(from, here);
+  size_t mask_index = 0;
+  for (size_t pixel = 0; pixel < pixels; pixel += kLanes) {
+    columns.template sum<0, kSize>(from + pixel + kLanes, after);
+    const Vector acc = clamp(add_outer<kSize, 0>(bias + here[kMiddle], before, here, after, masks, mask_index), clip);
+#pragma GCC unroll 5
+    for (int c = 0; c < kSize; ++c) {
+      before[c] = here[c];
+      here[c] = after[c];
+    }
+    mask_index += kLanes;
+    if (mask_index == period) mask_index = 0;
+    if (pixel + kLanes <= pixels) {
+      store(y + pixel, acc);
+    } else {
+      store_partial(y + pixel, acc, static_cast<int>(pixels - pixel));
+    }
+  }
+}
+
+// Whether all columns but the middle one have a mask, and read the pixels next to each other.
+bool reads_adjacent(const DepthwiseTask& task) {
+  const int middle = task.columns / 2;
+  const DepthwiseColumn& center = task.filter[middle];
+  for (int c = 0; c < task.columns; ++c) {
+    const bool adjacent = task.filter[c].offsets[0] - center.offsets[0] == c - middle;
+    if (!adjacent || (task.filter[c].mask == nullptr) != (c == middle)) return false;
+  }
+  return true;
+}
+
 // 1×1: scale and shift. Reads nothing past the last pixel.
 void filter_1x1(const DepthwiseTask& task) {
   const Vector weight = broadcast(task.filter[0].weights[0]), bias = broadcast(task.bias);
@@ -128,6 +232,9 @@ void filter_1x1(const DepthwiseTask& task) {
 
 void filter_channel(const DepthwiseTask& task) {
   if (task.rows == 1 && task.columns == 1) return filter_1x1(task);
+  const bool square = task.rows == task.columns;
+  if (square && task.rows == 3 && reads_adjacent(task)) return filter_adjacent<3>(task);
+  if (square && task.rows == 5 && reads_adjacent(task)) return filter_adjacent<5>(task);
   const bool masked_3x3 = task.rows == 3 && task.columns == 3 && task.filter[0].mask != nullptr &&
                           task.filter[1].mask == nullptr && task.filter[2].mask != nullptr;
   if (masked_3x3) return filter_3x3(task);

@@ -57,7 +57,7 @@ void pack_wide(const PackTask& task, const Source* sources, size_t count, float*
   }
 }
 
-void pack_tile(const PackTask& task, const Source* sources, size_t count, float* out, size_t pitch) {
+void pack_plain(const PackTask& task, const Source* sources, size_t count, float* out, size_t pitch) {
   switch ((task.width + kLanes - 1) / kLanes) {
     case 1: return pack_columns<1>(task, sources, count, out, pitch);
     case 2: return pack_columns<2>(task, sources, count, out, pitch);
@@ -69,6 +69,18 @@ void pack_tile(const PackTask& task, const Source* sources, size_t count, float*
     case 8: return pack_columns<8>(task, sources, count, out, pitch);
     default: return pack_wide(task, sources, count, out, pitch);
   }
+}
+
+void scale_columns(const PackTask& task, const Source* sources, size_t count, float* out, size_t pitch) {
+  for (size_t c = 0; c < count; ++c, out += pitch) {
+    const Vector factor = broadcast(task.scale[sources[c].channel]);
+    for (int i = 0; i < task.width; i += kLanes) store(out + i, factor * load(out + i));
+  }
+}
+
+void pack_tile(const PackTask& task, const Source* sources, size_t count, float* out, size_t pitch) {
+  pack_plain(task, sources, count, out, pitch);
+  if (task.scale != nullptr) scale_columns(task, sources, count, out, pitch);
 }
 
 typedef float Float4 __attribute__((vector_size(16), aligned(4), may_alias));
@@ -113,6 +125,15 @@ void transpose(const float* in, size_t in_pitch, size_t rows, size_t columns, fl
 
 void deinterleave(const float* in, size_t pairs, float* even, float* odd) {
   size_t i = 0;
+#if RIGL_AVX512
+  const __m512i first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(1));
+  for (; i + kLanes <= pairs; i += kLanes) {
+    const __m512 a = (__m512)load(in + 2 * i), b = (__m512)load(in + 2 * i + kLanes);
+    store(even + i, (Vector)_mm512_permutex2var_ps(a, first, b));
+    store(odd + i, (Vector)_mm512_permutex2var_ps(a, second, b));
+  }
+#endif
   for (; i + 4 <= pairs; i += 4) {
     const Float4 a = *reinterpret_cast<const Float4*>(in + 2 * i), b = *reinterpret_cast<const Float4*>(in + 2 * i + 4);
     *reinterpret_cast<Float4*>(even + i) = RIGL_SHUFFLE(a, b, 0, 2, 4, 6);
@@ -121,5 +142,17 @@ void deinterleave(const float* in, size_t pairs, float* even, float* odd) {
   for (; i < pairs; ++i) {
     even[i] = in[2 * i];
     odd[i] = in[2 * i + 1];
+  }
+}
+
+void interleave(const float* in, size_t pitch, size_t count, size_t columns, float* out) {
+  size_t i = 0;
+  for (; count == 2 && i + 4 <= columns; i += 4) {
+    const Float4 a = *reinterpret_cast<const Float4*>(in + i), b = *reinterpret_cast<const Float4*>(in + pitch + i);
+    *reinterpret_cast<Float4*>(out + 2 * i) = RIGL_SHUFFLE(a, b, 0, 4, 1, 5);
+    *reinterpret_cast<Float4*>(out + 2 * i + 4) = RIGL_SHUFFLE(a, b, 2, 6, 3, 7);
+  }
+  for (; i < columns; ++i) {
+    for (size_t k = 0; k < count; ++k) out[i * count + k] = in[k * pitch + i];
   }
 }

@@ -12,5 +12,6 @@ ort::CustomOp layer_norm_op();
 ort::CustomOp lstm_op();
 ort::CustomOp matmul_op();
 ort::CustomOp rnn_op();
+ort::CustomOp spread_op();
 
 }  // namespace rigl

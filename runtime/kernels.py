@@ -55,6 +55,7 @@ class _ConvCall(Structure):
         ("low", c_float),
         ("high", c_float),
         ("activation", c_int32),
+        ("scale", c_void_p),
     )
 
 
@@ -208,15 +209,15 @@ class Conv:
         residual: Array | None = None,
         limits: Limits = NO_LIMITS,
         *,
+        scale: Array | None = None,
         threads: int = 1,
     ) -> Array:
-        """Convolve, add bias and residual, and clip to the limits."""
+        """Convolve, add bias and residual, and clip to the limits. `scale` has a factor per image and channel of x."""
         x = np.ascontiguousarray(x, dtype=np.float32)
         batch, _, height, width = x.shape
         y = np.empty((batch, self.rows, *self.window.output((height, width), self.kernel)), dtype=np.float32)
-        call = _ConvCall(
-            _data(x), batch, height, width, _data(bias), _data(residual), _data(y), *limits, self.activation
-        )
+        given = (_data(x), batch, height, width, _data(bias), _data(residual), _data(y))
+        call = _ConvCall(*given, *limits, self.activation, _data(scale))
         self._kernel.run(call, threads)
         return y
 

@@ -19,6 +19,8 @@ Limits = tuple[float, float]
 NO_LIMITS: Limits = (-np.inf, np.inf)
 MAX_WINDOW = 65536  # kernel, stride, dilation or padding of a convolution, as in native/conv.cpp
 MAX_GROUPED_WEIGHTS = 2**25  # of a grouped convolution, expanded over the inputs of all groups
+# Fused to convolutions; the others are as fast in ONNX Runtime.
+_AFTER_CONVOLUTIONS = ("hard-swish", "silu")
 DEPTHWISE = "DepthwiseConv"  # dense; replaced only to keep the layout of its sparse neighbors
 
 
@@ -45,6 +47,7 @@ class Layer:
     after: tuple[tuple[str, Mapping[str, Any]], ...] = ()  # operators, with attributes, that compute its output
     read: str = ""  # the value that its input has the shape of, if nodes before it compute the input
     scales: tuple[Array, ...] = ()  # of weights that were dequantized: they may be multiples of one of these
+    gate: str = ""  # a factor for each channel of the input of a convolution
     spread: int = 1  # pixels of the output for each pixel of the convolution
 
     @cached_property
@@ -174,8 +177,7 @@ def _with_activation(graph: Graph, layer: Layer, taken: set[str]) -> Layer:
     if found is None or any(node.output[0] in taken for node in found[1]):
         return layer
     activation, nodes = found
-    # After a convolution ONNX Runtime's own exponentials are as fast or faster.
-    if layer.operator != "SparseMatMul" and activation != "hard-swish":
+    if layer.operator != "SparseMatMul" and activation not in _AFTER_CONVOLUTIONS:
         return layer
     return replace(layer, nodes=(*layer.nodes, *nodes), activation=activation)
 

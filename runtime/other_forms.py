@@ -12,7 +12,7 @@ from rigl_compress.runtime.layer_matching import DEPTHWISE, Layer, Match, can_ru
 from rigl_compress.runtime.onnx_graph import Array, Graph, attributes, float_constant, has_input
 
 _SAME_AS_CONV = {"kernel_shape": [1], "strides": [1], "pads": [0, 0], "dilations": [1]}
-_OLDEST_OPSET = 11  # with DepthToSpace in either order
+SPREAD = "SpreadPixels"  # DepthToSpace of this package: ONNX Runtime's takes as long as the convolution
 _BLOCK = 2**16  # the longest side of a filter without overlap
 
 
@@ -146,18 +146,16 @@ def _flipped(graph: Graph, node: onnx.NodeProto, weight: Array, bias: Array | No
     )
 
 
-def _spread(graph: Graph, node: onnx.NodeProto, weight: Array, bias: Array | None) -> Layer | None:
+def _spread(graph: Graph, node: onnx.NodeProto, weight: Array, bias: Array | None) -> Layer | None:  # noqa: ARG001
     """Return a transposed convolution without overlap: a product per pixel, with outputs spread over a block."""
     settings, (side, width) = attributes(node), weight.shape[2:]
     square = list(settings["strides"]) == [side, width] and side == width <= _BLOCK
     if not square or any(settings.get("pads", [])) or any(step != 1 for step in settings.get("dilations", [])):
         return None
-    if graph.opset < _OLDEST_OPSET:
-        return None
     matrix = weight.transpose(1, 2, 3, 0).reshape(-1, len(weight))
     wide = None if bias is None else np.repeat(bias, side * side)
     kept = {"kernel_shape": [1, 1], "strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1]}
-    after = (("DepthToSpace", {"blocksize": int(side), "mode": "CRD"}),)
+    after = ((SPREAD, {"blocksize": int(side)}),)
     layer = Layer("SparseConv", (node,), node.input[0], matrix, weight.size, wide, settings=kept)
     return replace(layer, after=after, spread=prod(weight.shape[2:]))
 

@@ -15,6 +15,7 @@ from rigl_compress.exporters.protobuf_scan import hollow
 from rigl_compress.exporters.restore import restored
 from rigl_compress.exporters.sparsify import lift_constants
 from rigl_compress.runtime.dense_neighbors import dense_neighbors
+from rigl_compress.runtime.folded_gate import fold_gate
 from rigl_compress.runtime.folded_selection import fold_selection
 from rigl_compress.runtime.gru_matching import match_gru, name_states
 from rigl_compress.runtime.kernel_library import OPERATORS_VERSION
@@ -32,7 +33,7 @@ from rigl_compress.runtime.layer_matching import (
 from rigl_compress.runtime.layer_norm_fusion import fuse_layer_norms
 from rigl_compress.runtime.lstm_matching import match_lstm, match_rnn
 from rigl_compress.runtime.onnx_graph import Array, Graph, outputs_of
-from rigl_compress.runtime.other_forms import OTHERS, in_any_form, match_conv_transpose, match_einsum
+from rigl_compress.runtime.other_forms import OTHERS, SPREAD, in_any_form, match_conv_transpose, match_einsum
 from rigl_compress.runtime.packed_weights import pack_matrix
 
 DOMAIN, DOMAIN_VERSION = "rigl_compress", OPERATORS_VERSION
@@ -89,7 +90,7 @@ def rewrite(
 
 def choose(graph: Graph, is_faster: IsFaster, select: Select) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
     """Return all layers that sparse operators could replace, and those that they do."""
-    found = [fold_selection(graph, layer) for layer in find_layers(graph, MATCHERS)]
+    found = [fold_gate(graph, fold_selection(graph, layer)) for layer in find_layers(graph, MATCHERS)]
     faster = [layer for layer in found if layer.operator != DEPTHWISE and is_faster(layer, graph)]
     return tuple(found), tuple(select(faster, found, graph))
 
@@ -120,7 +121,7 @@ def _nodes(layer: Layer, graph: Graph, is_faster: IsFaster, settings: tuple[set[
     """Return the nodes of a layer: one, and for a recurrent layer also the product of its inputs, sparse if faster."""
     node = _node(layer, *settings)
     if layer.projection is None:
-        return [*layer.before, node, *_after(layer)]
+        return [*layer.before, node, *_after(layer, settings[1])]
     given = [*layer.nodes[0].output, "", ""]
     kinds = ("last", "cell") if layer.operator == "SparseLSTM" else ("last",)
     node.output.extend(given[place] or f"{layer.output}/{kind}" for place, kind in enumerate(kinds, 1))
@@ -131,11 +132,12 @@ def _nodes(layer: Layer, graph: Graph, is_faster: IsFaster, settings: tuple[set[
     return [multiply, helper.make_node("Add", [f"{name}/product", f"{name}/bias"], [name]), node]
 
 
-def _after(layer: Layer) -> list[onnx.NodeProto]:
+def _after(layer: Layer, threads: int) -> list[onnx.NodeProto]:
     """Return the nodes that compute the output of a layer from that of its sparse operator."""
+    ours: dict[str, Any] = {"domain": DOMAIN, "threads": threads}
     names = [f"{layer.output}/{step}" for step in range(len(layer.after))] + [layer.output]
     return [
-        helper.make_node(kind, [names[step]], [names[step + 1]], **settings)
+        helper.make_node(kind, [names[step]], [names[step + 1]], **settings, **(ours if kind == SPREAD else {}))
         for step, (kind, settings) in enumerate(layer.after)
     ]
 
@@ -146,7 +148,7 @@ def _dense(layer: Layer) -> onnx.TensorProto:
 
 def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
     bias = "" if layer.bias is None else f"{layer.output}/bias"
-    inputs = [layer.x, f"{layer.output}/packed", bias, layer.residual, layer.lengths, layer.cell]
+    inputs = [layer.x, f"{layer.output}/packed", bias, layer.residual, layer.lengths or layer.gate, layer.cell]
     while not inputs[-1]:
         inputs.pop()
     low, high = layer.limits

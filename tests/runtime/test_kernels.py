@@ -143,15 +143,25 @@ def test_products(kernels: str, case: Any, limits: Any, threads: int, by_column:
 
 @pytest.mark.parametrize("kernels", SETS)
 @settings(deadline=None, max_examples=120)
-@given(case=convolutions(), limits=LIMITS, threads=THREADS, with_residual=st.booleans(), with_bias=st.booleans())
-def test_convolutions(kernels: str, case: Any, limits: Any, threads: int, with_residual: bool, with_bias: bool) -> None:
+@given(case=convolutions(), limits=LIMITS, threads=THREADS, given=st.tuples(*[st.booleans()] * 3))
+def test_convolutions(kernels: str, case: Any, limits: Any, threads: int, given: tuple[bool, bool, bool]) -> None:
     weight, x, window = case
-    expected = convolution(weight, x, window)
+    with_residual, with_bias, with_scale = given
+    scale = np.sin(np.arange(x.shape[0] * x.shape[1])).reshape(x.shape[:2]).astype(np.float32) if with_scale else None
+    expected = convolution(weight, x if scale is None else x * scale[:, :, None, None], window)
     bias = np.linspace(-1, 1, len(weight)).astype(np.float32) if with_bias else None
     residual = np.cos(np.arange(expected.size)).reshape(expected.shape).astype(np.float32) if with_residual else None
-    found = Conv(weight, window, kernels)(x, bias, residual, limits, threads=threads)
+    found = Conv(weight, window, kernels)(x, bias, residual, limits, scale=scale, threads=threads)
     expected = expected + (0 if bias is None else bias[:, None, None]) + (0 if residual is None else residual)
     assert_close(found, clipped(expected, limits))
+
+
+@pytest.mark.parametrize("kernels", SETS)
+def test_factors_of_channels_where_pixels_are_read_one_by_one(kernels: str) -> None:
+    rng = np.random.default_rng(0)
+    weight, x = sparse_matrix(rng, (2, 12, 3, 3), 0.5), rng.standard_normal((1, 12, 4, 4)).astype(np.float32)
+    conv, scale = Conv(weight, Window(pads=(0, 65535, 0, 65535)), kernels), rng.random((1, 12), dtype=np.float32)
+    assert_close(conv(x, scale=scale), conv(x * scale[:, :, None, None]))
 
 
 @st.composite
@@ -194,11 +204,12 @@ def test_depthwise(kernels: str, case: Any, limits: Any, threads: int, with_bias
 @pytest.mark.parametrize("kernels", SETS)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", [7, 8, 9, 16])
-def test_depthwise_keeps_nan_among_neighbours(kernels: str, stride: int, size: int) -> None:
+@pytest.mark.parametrize("side", [3, 5])
+def test_depthwise_keeps_nan_among_neighbours(kernels: str, stride: int, size: int, side: int) -> None:
     rng = np.random.default_rng(0)
     weight, window = (
-        rng.standard_normal((3, 1, 3, 3)).astype(np.float32),
-        Window((stride,) * 2, pads=(1,) * 4, groups=3),
+        rng.standard_normal((3, 1, side, side)).astype(np.float32),
+        Window((stride,) * 2, pads=(side // 2,) * 4, groups=3),
     )
     x = rng.standard_normal((2, 3, size, size)).astype(np.float32)
     # At the edges: the end of a row, the first and the last pixel.

@@ -167,7 +167,7 @@ def test_other_forms_are_sparse(form: str) -> None:
         assert_same(FORMS[form], sparse=1, batch=batch)
     rewritten = rewrite(onnx.load_from_string(FORMS[form]), lambda *_: True)
     left = {each.op_type for each in rewritten.model.graph.node if each.domain != "rigl_compress"}
-    assert left <= {"Cast", "Transpose", "DepthToSpace", "Relu"}
+    assert left <= {"Cast", "Transpose", "Relu"}
     assert "w" not in {tensor.name for tensor in rewritten.model.graph.initializer}, "the dense weights are dropped"
     (about,) = layer_metadata(rewritten.layers).values()
     assert about["weight"] in {name for each in onnx.load_from_string(FORMS[form]).graph.node for name in each.input}
