@@ -74,7 +74,8 @@ std::string check_conv(const SparseMatrix& matrix, const ConvShape& shape) {
 SparseConv::SparseConv(SparseMatrix matrix, const ConvShape& shape, const KernelTable& kernels)
     : channels_(matrix.columns / static_cast<std::size_t>(shape.taps())),
       taps_(used_taps(matrix, static_cast<std::uint32_t>(shape.taps()))),
-      matrix_(drop_unused_taps(std::move(matrix), static_cast<std::uint32_t>(shape.taps()), taps_)),
+      matrix_(std::move(matrix), [taps = static_cast<std::uint32_t>(shape.taps()), used = taps_](
+                                     SparseMatrix all) { return drop_unused_taps(std::move(all), taps, used); }),
       shape_(shape),
       kernels_(kernels) {}
 

@@ -65,7 +65,7 @@ class SparseConv {
 
   std::size_t channels_;
   std::vector<std::uint32_t> taps_;  // filter taps that have a weight
-  SparseMatrix matrix_;              // its columns are (channel, index into `taps_`)
+  StoredMatrix matrix_;              // its columns are (channel, index into `taps_`)
   ConvShape shape_;
   const KernelTable& kernels_;
   std::mutex mutex_;

@@ -11,7 +11,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::unique_ptr<SparseMatMul> product_of(const SparseMatrix& matrix, std::size_t begin, std::size_t end,
                                          const KernelTable& kernels) {
-  return std::make_unique<SparseMatMul>(rows_of(matrix, begin, end), kernels);
+  const auto part = [begin, end](const SparseMatrix& all) { return rows_of(all, begin, end); };
+  return std::make_unique<SparseMatMul>(StoredMatrix(matrix, part), kernels);
 }
 
 void multiply(SparseMatMul& product, const float* x, std::size_t batch, float* y, const Threads& threads) {

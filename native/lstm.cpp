@@ -45,8 +45,9 @@ std::string check_lstm(const SparseMatrix& matrix, const LstmShape& shape) {
 SparseLstm::SparseLstm(const SparseMatrix& matrix, const LstmShape& shape, const KernelTable& kernels)
     : size_(matrix.columns), shape_(shape), kernels_(kernels) {
   for (std::size_t d = 0; d < static_cast<std::size_t>(shape.directions); ++d) {
-    products_.push_back(
-        std::make_unique<SparseMatMul>(rows_of(matrix, d * gates() * size_, (d + 1) * gates() * size_), kernels));
+    const std::size_t begin = d * gates() * size_, end = begin + gates() * size_;
+    const auto part = [begin, end](const SparseMatrix& all) { return rows_of(all, begin, end); };
+    products_.push_back(std::make_unique<SparseMatMul>(StoredMatrix(matrix, part), kernels));
   }
 }
 

@@ -74,7 +74,7 @@ void transpose_rows(const KernelTable& kernels, const MatMulCall& call, std::siz
 
 }  // namespace
 
-bool SparseMatMul::looks_up() const { return kernels_.multiply_windows != nullptr && fits_windows(matrix_); }
+bool SparseMatMul::looks_up() const { return kernels_.multiply_windows != nullptr && fits_windows(matrix_.columns); }
 
 double SparseMatMul::estimate_ns(std::size_t batch) const {
   const double nonzeros = static_cast<double>(matrix_.values.size());
@@ -110,7 +110,7 @@ void SparseMatMul::run_vector(const MatMulCall& call, const Threads& threads) {
     for (const SliceGroup& group : plan.groups[g]) {
       const float* from = x + group.first_column / block * (block + 1);
       kernels_.multiply_vector(group.view(plan.rows),
-                               {from, call.y, group.first, group.last, scales(group), call.bias, call.clip});
+                               {from, call.y, group.first, group.last, plan.row_scales(), call.bias, call.clip});
     }
     const SliceGroup& rows = plan.groups[g].front();
     kernels_.activate(call.activation, call.y + rows.begin, 1, rows.end - rows.begin, 0);
@@ -128,7 +128,7 @@ void SparseMatMul::run_windows(const MatMulCall& call, const WindowPlan& plan, c
   parallel_for(threads, plan.groups.size(), [&](std::size_t g) {
     const WindowGroup& group = plan.groups[g];
     const bool last = group.rest.values.empty();
-    VectorTask task = {x, call.y, true, last, scales(group), call.bias, call.clip};
+    VectorTask task = {x, call.y, true, last, plan.row_scales(), call.bias, call.clip};
     kernels_.multiply_windows(group.view(plan.rows), task);
     task.first = false;
     task.last = true;
@@ -201,8 +201,9 @@ std::shared_ptr<const SparseMatMul::TilesOfWidth> SparseMatMul::tiles(int width,
   TileShape shape;
   shape.groups = groups;
   shape.gather = false;
-  size_blocks(matrix_, static_cast<std::size_t>(width), static_cast<std::size_t>(width), kernels_.lanes, &shape);
-  tiles_.push_back(std::make_shared<const TilesOfWidth>(TilesOfWidth{width, groups, plan_tiles(matrix_, shape)}));
+  const SparseMatrix matrix = matrix_;
+  size_blocks(matrix, static_cast<std::size_t>(width), static_cast<std::size_t>(width), kernels_.lanes, &shape);
+  tiles_.push_back(std::make_shared<const TilesOfWidth>(TilesOfWidth{width, groups, plan_tiles(matrix, shape)}));
   return tiles_.back();
 }
 

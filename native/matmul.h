@@ -27,10 +27,10 @@ struct MatMulCall {
 
 class SparseMatMul {
  public:
-  SparseMatMul(SparseMatrix matrix, const KernelTable& kernels) : matrix_(std::move(matrix)), kernels_(kernels) {}
+  SparseMatMul(StoredMatrix matrix, const KernelTable& kernels) : matrix_(std::move(matrix)), kernels_(kernels) {}
 
   void run(const MatMulCall& call, const Threads& threads);
-  const SparseMatrix& matrix() const { return matrix_; }
+  const StoredMatrix& matrix() const { return matrix_; }
 
  private:
   struct TilesOfWidth {
@@ -45,11 +45,6 @@ class SparseMatMul {
   };
 
   bool looks_up() const;  // multiply a single vector by windows instead of slices
-  // The scales of weights that a group stores in 8 bits, or null.
-  template <class Group>
-  const float* scales(const Group& group) const {
-    return group.values.kind == ValueKind::kInt8 ? matrix_.scales.data() : nullptr;
-  }
   double estimate_ns(std::size_t batch) const;
   void run_vector(const MatMulCall& call, const Threads& threads);
   void run_windows(const MatMulCall& call, const WindowPlan& plan, const Threads& threads) const;
@@ -57,7 +52,7 @@ class SparseMatMul {
   std::shared_ptr<const SlicesOfGroups> slices(std::uint32_t groups);
   std::shared_ptr<const TilesOfWidth> tiles(int width, std::uint32_t groups);
 
-  SparseMatrix matrix_;
+  StoredMatrix matrix_;
   const KernelTable& kernels_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<const SlicesOfGroups>> slices_;

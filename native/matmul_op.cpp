@@ -24,7 +24,7 @@ struct MatMulKernel {
 
   void compute(ort::KernelContext* context) {
     const auto x = input<float>(settings.api, context, 0), bias = input<float>(settings.api, context, 2);
-    const SparseMatrix& matrix = product.matrix();
+    const StoredMatrix& matrix = product.matrix();
     if (x.shape.empty() || x.shape.back() != static_cast<std::int64_t>(matrix.columns)) {
       throw KernelError("the last axis of the input does not have the columns of the packed weights");
     }

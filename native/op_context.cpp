@@ -97,8 +97,16 @@ std::vector<std::int64_t> integers(const ort::Api& api, const ort::KernelInfo* i
 
 SparseMatrix packed_weights(const ort::Api& api, const ort::KernelInfo* info) {
   const ort::Value* value = weight_tensor(api, info);
+  const void* bytes = data_of(api, value);
+  const std::size_t size = element_count(shape_of(api, value));
   SparseMatrix matrix;
-  require_valid(read_packed(data_of(api, value), element_count(shape_of(api, value)), &matrix));
+  require_valid(read_packed(bytes, size, &matrix));
+  // A session keeps its constants as long as the operators that read them.
+  matrix.again = [bytes, size] {
+    SparseMatrix same;
+    require_valid(read_packed(bytes, size, &same));
+    return same;
+  };
   return matrix;
 }
 

@@ -1,6 +1,8 @@
 #include "packed.h"
 
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "half.h"
 
@@ -109,6 +111,22 @@ std::string read_packed(const void* bytes, std::size_t size, SparseMatrix* out) 
   if (header.nonzeros > 0) std::memcpy(out->values.data(), values, header.nonzeros * 4);
   return "";
 }
+
+StoredMatrix::StoredMatrix(SparseMatrix matrix, const Change& change) {
+  const std::function<SparseMatrix()> again = std::move(matrix.again);
+  SparseMatrix changed = change(std::move(matrix));
+  rows = changed.rows;
+  columns = changed.columns;
+  values = {changed.values.size()};
+  if (again) {
+    read_ = [again, change] { return change(again()); };
+  } else {
+    read_ = [kept = std::make_shared<const SparseMatrix>(std::move(changed))] { return *kept; };
+  }
+}
+
+StoredMatrix::StoredMatrix(SparseMatrix matrix)
+    : StoredMatrix(std::move(matrix), [](SparseMatrix all) { return all; }) {}
 
 SparseMatrix rows_of(const SparseMatrix& matrix, std::size_t begin, std::size_t end) {
   const auto part_of = [](const auto& all, std::size_t from, std::size_t to) {

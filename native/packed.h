@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,28 @@ struct SparseMatrix {
   std::vector<float> values;
   ValueKind kind = ValueKind::kFloat32;  // how the values can be stored without a change
   std::vector<float> scales;             // [rows] of values of 8 bits
+  std::function<SparseMatrix()> again;   // reads the matrix from bytes that outlive it; empty if there are none
+};
+
+// A matrix that is wanted now and then, whenever a plan is made of it: read again instead of kept, if it can be.
+class StoredMatrix {
+ public:
+  using Change = std::function<SparseMatrix(SparseMatrix)>;
+
+  // The matrix after a change, which is made anew each time.
+  StoredMatrix(SparseMatrix matrix, const Change& change);
+  StoredMatrix(SparseMatrix matrix);  // NOLINT: as it is
+
+  operator SparseMatrix() const { return read_(); }  // NOLINT: wherever a matrix is expected
+
+  std::uint32_t rows, columns;
+  struct {
+    std::size_t count;
+    std::size_t size() const { return count; }
+  } values;
+
+ private:
+  std::function<SparseMatrix()> read_;
 };
 
 // Parse any bytes. Returns a message that says what is invalid, or an empty string and the matrix.

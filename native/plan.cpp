@@ -42,6 +42,9 @@ Block sort_rows(const Block& block) {
                    [&](std::size_t a, std::size_t b) { return block.rows[a].count < block.rows[b].count; });
   Block sorted;
   sorted.first_column = block.first_column;
+  sorted.rows.reserve(block.rows.size());
+  sorted.col_idx.reserve(block.col_idx.size());
+  sorted.values.reserve(block.values.size());
   for (const std::size_t r : order) {
     const auto from = static_cast<std::ptrdiff_t>(row_ptr[r]), to = static_cast<std::ptrdiff_t>(row_ptr[r + 1]);
     sorted.rows.push_back(block.rows[r]);
@@ -87,6 +90,7 @@ void make_blocks(const SparseMatrix& matrix, const TileShape& shape, RowGroup* g
   for (std::size_t b = 0; b < count; ++b) {
     const std::size_t from = used.size() * b / count, to = used.size() * (b + 1) / count;
     Block block = make_block(matrix, *group, shape, used, from, to, &cursors);
+    block.sources.reserve(to - from);
     for (std::size_t c = from; c < to; ++c) block.sources.push_back({used[c] / shape.taps, used[c] % shape.taps});
     group->blocks.push_back(std::move(block));
   }

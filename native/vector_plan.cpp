@@ -66,6 +66,8 @@ void add_slices(const SparseMatrix& matrix, std::vector<RowPart> parts, std::siz
       }
     }
   }
+  group->values.fit();
+  group->col_idx.shrink_to_fit();
 }
 
 SliceGroup make_slices(const SparseMatrix& matrix, std::uint32_t begin, std::uint32_t end, std::uint32_t first_column,
@@ -189,6 +191,8 @@ WindowGroup make_windows(const SparseMatrix& matrix, std::uint32_t begin, std::u
     }
     add_windows(matrix, split_slice(matrix, slice, enough, &rest), lanes, &group);
   }
+  group.values.fit();
+  group.positions.shrink_to_fit();
   add_rest(matrix, rest, static_cast<std::size_t>(kernels.slice_lanes), kWindowColumns, &group.rest);
   return group;
 }
@@ -217,6 +221,7 @@ SlicePlan plan_slices(const SparseMatrix& matrix, const KernelTable& kernels, st
   plan.rows = matrix.rows;
   plan.block_columns = std::min(matrix.columns, kMaxColumns);
   const ValueKind kind = kind_for(matrix, kernels, groups);
+  if (kind == ValueKind::kInt8) plan.scales = matrix.scales;
   const std::vector<std::uint32_t> bounds = partition_rows(matrix, groups);
   for (std::size_t g = 0; g + 1 < bounds.size(); ++g) {
     std::vector<SliceGroup> blocks;
@@ -233,13 +238,14 @@ SlicePlan plan_slices(const SparseMatrix& matrix, const KernelTable& kernels, st
   return plan;
 }
 
-bool fits_windows(const SparseMatrix& matrix) { return matrix.columns <= kMaxColumns / kWindow * kWindowColumns; }
+bool fits_windows(std::uint32_t columns) { return columns <= kMaxColumns / kWindow * kWindowColumns; }
 
 WindowPlan plan_windows(const SparseMatrix& matrix, const KernelTable& kernels, std::uint32_t groups) {
   WindowPlan plan;
   plan.rows = matrix.rows;
   plan.windows = (matrix.columns + kWindowColumns - 1) / kWindowColumns;
   const ValueKind kind = kind_for(matrix, kernels, groups);
+  if (kind == ValueKind::kInt8) plan.scales = matrix.scales;
   const std::size_t enough = streams(matrix, groups) ? kMinSharing : 1;
   const std::vector<std::uint32_t> bounds = partition_rows(matrix, groups);
   for (std::size_t g = 0; g + 1 < bounds.size(); ++g) {

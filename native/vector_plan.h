@@ -18,6 +18,7 @@ struct StoredValues {
   // Add a weight that this kind holds exactly; one of 8 bits is a multiple of the scale.
   void add(float value, float scale);
   bool empty() const { return bytes.empty(); }
+  void fit() { bytes.shrink_to_fit(); }
 };
 
 struct SliceGroup {
@@ -31,7 +32,14 @@ struct SliceGroup {
   SliceView view(std::uint32_t row_limit) const;
 };
 
-struct SlicePlan {
+// The scales of rows whose weights are stored in 8 bits; empty for others.
+struct RowScales {
+  std::vector<float> scales;
+
+  const float* row_scales() const { return scales.empty() ? nullptr : scales.data(); }
+};
+
+struct SlicePlan : RowScales {
   std::vector<std::vector<SliceGroup>> groups;  // [row groups][column blocks]
   std::uint32_t block_columns = 0;
   std::uint32_t rows = 0;
@@ -48,7 +56,7 @@ struct WindowGroup {
   WindowView view(std::uint32_t row_limit) const;
 };
 
-struct WindowPlan {
+struct WindowPlan : RowScales {
   std::vector<WindowGroup> groups;
   std::size_t windows = 0;
   std::uint32_t rows = 0;
@@ -57,7 +65,7 @@ struct WindowPlan {
 // The columns of a window besides the zero at its end.
 constexpr std::uint32_t kWindowColumns = kWindow - 1;
 // Whether all places in windows can be addressed.
-bool fits_windows(const SparseMatrix& matrix);
+bool fits_windows(std::uint32_t columns);
 WindowPlan plan_windows(const SparseMatrix& matrix, const KernelTable& kernels, std::uint32_t groups);
 
 SlicePlan plan_slices(const SparseMatrix& matrix, const KernelTable& kernels, std::uint32_t groups);

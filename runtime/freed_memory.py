@@ -13,8 +13,14 @@ def _trim() -> Any:
         return None
 
 
+def forget_bytes(session: Any) -> None:
+    """Drop the bytes that ONNX Runtime's session in Python holds to open its model again with other providers."""
+    if getattr(session, "_model_bytes", None):
+        session._model_bytes = b""
+
+
 def give_back() -> None:
-    """Return freed memory to the system: opening a model takes several times what running it does."""
+    """Return freed memory to the system: opening a model and planning its layers take more than running it."""
     trim = _trim()
     if trim is not None:
         trim(ctypes.c_size_t(0))

@@ -18,7 +18,7 @@ from rigl_compress.exporters.onnx_file import LARGEST_FILE
 from rigl_compress.runtime.cost_model import profitable_layers, runs_faster, thread_count
 from rigl_compress.runtime.cost_tables import costs_in_use
 from rigl_compress.runtime.explain import left_dense
-from rigl_compress.runtime.freed_memory import give_back
+from rigl_compress.runtime.freed_memory import forget_bytes, give_back
 from rigl_compress.runtime.io_bindings import MovableBinding
 from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.original_model import check_opens, reject_outside_files
@@ -27,6 +27,7 @@ from rigl_compress.runtime.rewritten_cache import Entry, Slot, slot_of
 from rigl_compress.runtime.session_options import CPU, own_options, register
 
 Open = Callable[..., ort.InferenceSession]
+LARGE_MODEL = 2**22  # bytes of a rewritten model whose memory matters more than some allocations in each run
 _LOG = logging.getLogger("rigl_compress.session_cache")
 _WARNED: set[str] = set()
 
@@ -73,6 +74,7 @@ class InferenceSession:
         self._plain: ort.InferenceSession | None = None
         self._opening = Lock()
         self._notes: list[str] = []  # on layers that stay dense
+        self._planned = False  # whether the kernels have planned their layers: memory of that is free afterwards
         self._contained = False  # whether the model is known to read no files outside its folder
         reason = self._open_sparse(source, cache) if _only_cpu(chosen) else ""
         give_back()
@@ -133,8 +135,12 @@ class InferenceSession:
         if entry.layers:
             options = self._options if self._own else own_options(self._options, outline(model))
             register(options)
+            if len(model) >= LARGE_MODEL and (self._own or options is not self._options):
+                options.enable_mem_pattern = False  # or the memory of the first run is kept beside that of the others
             self.session = self._open(model, options)
             self.sparse_layers = entry.layers
+            if model is entry.model:
+                forget_bytes(self.session)
         self._notes = list(entry.notes)
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
@@ -169,7 +175,11 @@ class InferenceSession:
         session = self.session
         assert session is not None
         try:
-            return call(session)
+            outputs = call(session)
+            if not self._planned:
+                self._planned = True
+                give_back()
+            return outputs
         except Exception as error:
             if session is self._plain or not self._falls_back():
                 raise
@@ -178,6 +188,15 @@ class InferenceSession:
         self.session, self.sparse_layers = self._plain, ()
         _warn(f"sparse kernels unavailable, using onnxruntime: {reason}", depth=4)
         return outputs
+
+    def set_providers(self, providers: Sequence[Any] | None = None, provider_options: Any = None) -> None:
+        """Open the model with other providers, as ONNX Runtime does: without sparse layers, which run on the CPU."""
+        if self.sparse_layers and self._source is not None:
+            if _only_cpu(list(providers or [CPU])):
+                return
+            self.session, self.sparse_layers = self._plain_session(), ()
+        assert self.session is not None
+        self.session.set_providers(providers, provider_options)
 
     def _falls_back(self) -> bool:
         """Check whether there is a plain session to fall back to: another thread may have opened it already."""

@@ -67,7 +67,7 @@ def sparse_conv(kernel: list[int], pads: list[int], packed: Array, **settings: l
 def packed_row(columns: int, places: dict[int, float]) -> Array:
     """One row of packed weights of any width."""
     width = "<u2" if columns <= 65536 else "<u4"
-    head = pack_matrix(np.zeros((1, 1), np.float32))[:32].copy()
+    head = pack_matrix(np.full((1, 1), 1 / 3, np.float32))[:32].copy()
     head[12:16], head[16:24] = np.frombuffer(np.uint32(columns), np.uint8), np.frombuffer(np.uint64(len(places)), "u1")
     head[24:28] = np.frombuffer(np.uint32(np.dtype(width).itemsize), np.uint8)
     parts = [head.tobytes(), np.uint32(len(places)).tobytes(), np.array([*places.values()], "<f4").tobytes()]
