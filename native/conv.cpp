@@ -159,7 +159,7 @@ void SparseConv::run_tile(const ConvCall& call, const ConvPlan& plan, const floa
   const std::size_t run = round_up(width + plan.overhang, kernels_.lanes);
   // The runs of a narrower last tile keep the pitch of the others, which is part of the column indices.
   const std::size_t run_pitch = plan.overhang > 0 ? plan.run_pitch : pitch;
-  float* packed = buffers.activations.reserve(plan.tiles.max_sources * run_pitch + kMaxVectors * kUnit * 2);
+  float* packed = buffers.activations.reserve(plan.tiles.max_sources * run_pitch + kMaxWideVectors * kUnit * 2);
   PackPlan unkept;
   if (plan.packings.empty() && !geometry.gathered) {
     unkept = plan_packing(geometry, plan.sources, first, width + plan.overhang, run);

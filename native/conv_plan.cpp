@@ -10,6 +10,8 @@ namespace rigl {
 namespace {
 
 constexpr std::size_t kMinTilesPerThread = 4;
+// A tile of a few rows of a wide image shares less of its runs with itself than one of many: then wider tiles pay off.
+constexpr std::int64_t kWideImage = 64;
 constexpr std::size_t kMaxUnits = 65000;
 constexpr std::size_t kMaxColumns = std::numeric_limits<std::uint32_t>::max();
 // Size limit of the masks kept between runs, for one image size.
@@ -23,6 +25,12 @@ bool runs_pay_off(const Geometry& geometry, std::size_t width, std::size_t chann
   const std::size_t run = width + (rows - 1) * row;
   const bool countable = run / kUnit < kMaxUnits && channels * geometry.runs.size() <= kMaxColumns / rows;
   return countable && 5 * geometry.runs.size() * run < 4 * geometry.taps.size() * width;
+}
+
+int max_vectors(const Geometry& geometry, const KernelTable& kernels) {
+  const bool in_runs = geometry.rows_in_run > 1 && geometry.out_width % static_cast<std::int64_t>(kUnit) == 0;
+  const bool wide = kernels.lanes == 16 && in_runs && geometry.out_width >= kWideImage;
+  return wide ? kMaxWideVectors : kMaxVectors;
 }
 
 // Reorder the columns as (channel, run, row of the run).
@@ -73,7 +81,7 @@ ConvPlan plan_conv(const SparseMatrix& matrix, const ConvRequest& request, const
   plan.geometry = make_geometry(request.shape, request.taps, request.channels, request.height, request.width);
   plan.threads = request.threads;
   const std::size_t pixels = plan.geometry.pixels();
-  plan.width = static_cast<std::size_t>(tile_width(pixels, kernels.lanes));
+  plan.width = static_cast<std::size_t>(tile_width(pixels, kernels.lanes, max_vectors(plan.geometry, kernels)));
   plan.tile_count = (pixels + plan.width - 1) / plan.width;
   plan.groups = conv_groups(plan.tile_count, request);
   const Geometry& geometry = plan.geometry;

@@ -59,10 +59,10 @@ double work_per_thread() {
 
 void set_work_per_thread(double nanoseconds) { replaced_work.store(nanoseconds, std::memory_order_relaxed); }
 
-int tile_width(std::size_t columns, int lanes) {
+int tile_width(std::size_t columns, int lanes, int max_vectors) {
   const std::size_t step = static_cast<std::size_t>(lanes);
   const std::size_t vectors = std::max<std::size_t>((columns + step - 1) / step, 1);
-  const std::size_t tiles = (vectors + kMaxVectors - 1) / kMaxVectors;
+  const std::size_t most = static_cast<std::size_t>(max_vectors), tiles = (vectors + most - 1) / most;
   return static_cast<int>((vectors + tiles - 1) / tiles * step);
 }
 

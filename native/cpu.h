@@ -22,7 +22,7 @@ const KernelCosts& costs_of(const KernelTable& table);
 void set_work_per_thread(double nanoseconds);
 
 // Width of the widest tile for this many columns: tiles of equally many vectors, no wider than a kernel takes.
-int tile_width(std::size_t columns, int lanes);
+int tile_width(std::size_t columns, int lanes, int max_vectors = kMaxVectors);
 
 // Choose the sizes of blocks and groups. A source takes `packed` floats of activations, a row `width` accumulators.
 void size_blocks(const SparseMatrix& matrix, std::size_t packed, std::size_t width, int lanes, TileShape* shape);

@@ -97,7 +97,8 @@ DepthwiseLayout make_layout(const ConvShape& shape, std::int64_t height, std::in
     }
     max_shift = std::max(max_shift, std::abs(shift));
   }
-  layout.margin = (size(max_shift) + step - 1) / step * step;
+  // At least one vector: the filters of adjacent columns read the one before the first pixel.
+  layout.margin = (std::max(size(max_shift), std::size_t{1}) + step - 1) / step * step;
   layout.total = layout.margin + size(layout.row_stride) * layout.phases.size() * layout.plane + layout.margin + step;
   return layout;
 }

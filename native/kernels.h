@@ -7,8 +7,8 @@
 
 namespace rigl {
 
-// The widest tile a kernel takes, in vectors of accumulators.
-constexpr int kMaxVectors = 8;
+// The widest tile a kernel takes, in vectors of accumulators; and one with vectors of 16 lanes, of 32 registers.
+constexpr int kMaxVectors = 8, kMaxWideVectors = 16;
 
 struct Clip {
   float low, high;

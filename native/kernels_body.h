@@ -150,7 +150,7 @@ void multiply_rows(const BlockView& block, const TileTask& task) {
       for (int c = 0; c < kChains; ++c) {
         const float* x = task.x + *col_idx++ * pitch;
         const Vector weight = broadcast(*value++);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) acc[c][v] += weight * load(x + v * kLanes);
       }
     }
@@ -158,7 +158,7 @@ void multiply_rows(const BlockView& block, const TileTask& task) {
       for (; remaining > 0; --remaining) {
         const float* x = task.x + *col_idx++ * pitch;
         const Vector weight = broadcast(*value++);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) acc[0][v] += weight * load(x + v * kLanes);
       }
     }
@@ -174,7 +174,7 @@ void multiply_rows(const BlockView& block, const TileTask& task) {
 }
 
 void multiply_tile(const BlockView& block, const TileTask& task) {
-  static_assert(kMaxVectors == 8, "one case per number of vectors");
+  static_assert(kMaxVectors == 8 && kMaxWideVectors == 16, "one case per number of vectors");
   switch ((task.width + kLanes - 1) / kLanes) {
     case 1: return multiply_rows<1>(block, task);
     case 2: return multiply_rows<2>(block, task);
@@ -184,6 +184,16 @@ void multiply_tile(const BlockView& block, const TileTask& task) {
     case 6: return multiply_rows<6>(block, task);
     case 7: return multiply_rows<7>(block, task);
     case 8: return multiply_rows<8>(block, task);
+#if RIGL_LANES == 16
+    case 9: return multiply_rows<9>(block, task);
+    case 10: return multiply_rows<10>(block, task);
+    case 11: return multiply_rows<11>(block, task);
+    case 12: return multiply_rows<12>(block, task);
+    case 13: return multiply_rows<13>(block, task);
+    case 14: return multiply_rows<14>(block, task);
+    case 15: return multiply_rows<15>(block, task);
+    case 16: return multiply_rows<16>(block, task);
+#endif
     default: return;
   }
 }

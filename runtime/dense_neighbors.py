@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rigl_compress.runtime.layer_matching import DEPTHWISE, Layer
 
-LARGEST_FILTER = 5  # with an activation
+LARGEST_FILTER = 3  # with an activation
 
 
 def dense_neighbors(found: Sequence[Layer], sparse: Sequence[Layer]) -> list[Layer]:

@@ -19,8 +19,6 @@ Limits = tuple[float, float]
 NO_LIMITS: Limits = (-np.inf, np.inf)
 MAX_WINDOW = 65536  # kernel, stride, dilation or padding of a convolution, as in native/conv.cpp
 MAX_GROUPED_WEIGHTS = 2**25  # of a grouped convolution, expanded over the inputs of all groups
-# Fused to convolutions; the others are as fast in ONNX Runtime.
-_AFTER_CONVOLUTIONS = ("hard-swish", "silu")
 DEPTHWISE = "DepthwiseConv"  # dense; replaced only to keep the layout of its sparse neighbors
 
 
@@ -177,7 +175,8 @@ def _with_activation(graph: Graph, layer: Layer, taken: set[str]) -> Layer:
     if found is None or any(node.output[0] in taken for node in found[1]):
         return layer
     activation, nodes = found
-    if layer.operator != "SparseMatMul" and activation not in _AFTER_CONVOLUTIONS:
+    # After a convolution ONNX Runtime's own exponentials are as fast or faster.
+    if layer.operator != "SparseMatMul" and activation != "hard-swish":
         return layer
     return replace(layer, nodes=(*layer.nodes, *nodes), activation=activation)
 
