@@ -13,7 +13,7 @@ from torch import Tensor
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.native_library import is_truncated, library_path
 
-VERSION = 1  # of the functions below: the same as in native/train_api.cpp
+VERSION = 2  # of the functions below: the same as in native/train_api.cpp
 _MESSAGE_SIZE = 200
 # The structs are those of native/train_layer.h; native/train_api.cpp checks their sizes.
 
@@ -100,10 +100,12 @@ def training_library() -> ctypes.CDLL | None:
     library.rigl_train_order.argtypes = [c_void_p, c_void_p]
     for run in (library.rigl_train_forward, library.rigl_train_backward):
         run.argtypes = [c_void_p, POINTER(_Call), c_int, *error]
+    library.rigl_train_norm.argtypes = [c_void_p, c_int, c_char_p, c_int, *error]
     library.rigl_train_destroy.argtypes = [c_void_p]
     library.rigl_train_candidates.restype = c_size_t
     library.rigl_train_candidates.argtypes = [POINTER(_GrowthBlock), POINTER(_GrowthCandidates), POINTER(c_int)]
     library.rigl_train_match.argtypes = [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]
+    library.rigl_train_advise.argtypes = [c_void_p, c_size_t]
     library.rigl_train_transpose.argtypes = [c_void_p, c_size_t, c_size_t, c_void_p]
     return library
 
@@ -118,7 +120,7 @@ class LayerKernel:
     _handle: int | None = None
 
     def __init__(self, shape: LayerShape, positions: Tensor, kernels: str = "") -> None:
-        library = _loaded()
+        library = loaded_library()
         self._library, self.shape, self.size = library, shape, len(positions)
         numbers = (shape.inputs, shape.outputs, shape.groups)
         pairs = ((c_int64 * 2)(*each) for each in (shape.kernel, shape.stride, shape.padding, shape.dilation))
@@ -194,7 +196,7 @@ def growth_candidates(gradient: Tensor, start: int, kept: Tensor, lowest: float)
     magnitudes, positions = torch.empty(len(flat)), torch.empty(len(flat), dtype=torch.int64)
     block = _GrowthBlock(flat.data_ptr(), len(flat), start, kept.data_ptr(), len(kept))
     room, status = _GrowthCandidates(lowest, positions.data_ptr(), magnitudes.data_ptr()), c_int()
-    count = _loaded().rigl_train_candidates(byref(block), byref(room), byref(status))
+    count = loaded_library().rigl_train_candidates(byref(block), byref(room), byref(status))
     found = (magnitudes[:count].clone(), positions[:count].clone())
     return Candidates(*found, finite=bool(status.value & 1), nonzero=bool(status.value & 2))
 
@@ -206,11 +208,12 @@ def matched(before: Tensor, now: Tensor) -> Tensor:
     [-1, 0, 2]
     """
     index, (old, new) = torch.empty(len(now), dtype=torch.int64), (each.contiguous() for each in (before, now))
-    _loaded().rigl_train_match(old.data_ptr(), len(old), new.data_ptr(), len(new), index.data_ptr())
+    loaded_library().rigl_train_match(old.data_ptr(), len(old), new.data_ptr(), len(new), index.data_ptr())
     return index
 
 
-def _loaded() -> ctypes.CDLL:
+def loaded_library() -> ctypes.CDLL:
+    """Return the library, or raise: it is missing."""
     library = training_library()
     if library is None:
         raise InputError("the compiled kernels are missing or do not load: install rigl-compress with a compiler")

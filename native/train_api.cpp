@@ -10,8 +10,10 @@
 
 #include "cpu.h"
 #include "export.h"
+#include "huge_pages.h"
 #include "train_growth.h"
 #include "train_layer.h"
+#include "train_norm.h"
 
 namespace {
 
@@ -19,7 +21,8 @@ using namespace rigl;
 
 #if defined(__LP64__)
 // models/training_kernels.py declares these structs for ctypes.
-static_assert(sizeof(TrainShape) == 88 && sizeof(TrainCall) == 80, "see models/training_kernels.py");
+static_assert(sizeof(TrainShape) == 88 && sizeof(TrainCall) == 80 && sizeof(NormCall) == 104,
+              "see models/training_kernels.py");
 #endif
 
 // Threads live for one call: sparse layers that are worth several threads take far longer than starting them.
@@ -61,6 +64,12 @@ int guarded(char* error, std::size_t room, const Body& body) noexcept {
   return 1;
 }
 
+const KernelTable& named_kernels(const char* name) {
+  const KernelTable* table = *name == 0 ? &kernels() : find_kernels(name);
+  if (table == nullptr) throw std::invalid_argument(std::string("no kernels '") + name + "' on this machine");
+  return *table;
+}
+
 int run(void* handle, const TrainCall* call, int threads, char* error, std::size_t room,
         void (TrainLayer::*step)(const TrainCall&, const Threads&)) noexcept {
   return guarded(error, room, [&] {
@@ -71,16 +80,14 @@ int run(void* handle, const TrainCall* call, int threads, char* error, std::size
 
 }  // namespace
 
-RIGL_EXPORT int rigl_train_version() { return 1; }
+RIGL_EXPORT int rigl_train_version() { return 2; }
 
 RIGL_EXPORT void* rigl_train_create(const TrainShape* shape, const std::int64_t* positions, std::size_t count,
                                     const char* kernels_name, char* error, std::size_t room) {
   void* handle = nullptr;
   guarded(error, room, [&] {
     if (const char* wrong = check_train(*shape, positions, count)) throw std::invalid_argument(wrong);
-    const KernelTable* table = *kernels_name == 0 ? &kernels() : find_kernels(kernels_name);
-    if (table == nullptr) throw std::invalid_argument(std::string("no kernels '") + kernels_name + "' on this machine");
-    handle = new TrainLayer(*shape, positions, count, *table);
+    handle = new TrainLayer(*shape, positions, count, named_kernels(kernels_name));
   });
   return handle;
 }
@@ -99,6 +106,19 @@ RIGL_EXPORT int rigl_train_backward(void* handle, const TrainCall* call, int thr
 }
 
 RIGL_EXPORT void rigl_train_destroy(void* handle) { delete static_cast<TrainLayer*>(handle); }
+
+// `kernels_name` as in rigl_train_create.
+RIGL_EXPORT int rigl_train_norm(const NormCall* call, int backward, const char* kernels_name, int threads, char* error,
+                                std::size_t room) {
+  return guarded(error, room, [&] {
+    std::size_t count = static_cast<std::size_t>(std::max(threads, 1));
+    const Threads used = {static_cast<int>(count), run_in_threads, &count};
+    (backward ? norm_backward : norm_forward)(train_kernels(named_kernels(kernels_name)), *call, used);
+  });
+}
+
+// Memory that is about to be written.
+RIGL_EXPORT void rigl_train_advise(float* memory, std::size_t count) { prefer_huge_pages(memory, count); }
 
 // to[c][r] = from[r][c]
 RIGL_EXPORT void rigl_train_transpose(const float* from, std::size_t rows, std::size_t columns, float* to) {

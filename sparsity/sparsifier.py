@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.models.innermost_layout import forget_layout
+from rigl_compress.models.innermost_modules import keep_layout
+from rigl_compress.models.sparse_modules import SparseConv2d
 from rigl_compress.models.topology import Topology
 from rigl_compress.sparsity.connections import Connections
 from rigl_compress.sparsity.initial_topology import (
@@ -104,6 +107,7 @@ class Sparsifier:
         self.masked = masked_reasons(model, self.method, densities, self.config.kernels)  # why layers are not sparse
         with allocated_in(self.optimizer, model):
             layers = initial_layers(model, self.config, seed, given, self.masked)
+        self._in_layout = keep_layout(model.modules()) if _has_sparse_convolutions(model) else []
         check_owned(layers, self.optimizer, frozen=isinstance(topology, Topology))
         check_whole({layer.name: layer.parameter for layer in layers})
         self._replicated = check_replicas(layers, seed)  # other processes train the same network
@@ -191,6 +195,7 @@ class Sparsifier:
     def finish(self) -> None:
         """End the training: gates are multiplied into the weights, sparse layers become plain ones."""
         self.updater.finish()
+        forget_layout(self._in_layout)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to resume: masks, what the method remembers, and counters."""
@@ -263,6 +268,10 @@ class Sparsifier:
         if done and self._replicated:
             check_same_connections(self.updater.active, step)
         return done
+
+
+def _has_sparse_convolutions(model: nn.Module) -> bool:
+    return any(isinstance(module, SparseConv2d) for module in model.modules())
 
 
 def config_from(config: SparsityConfig | None, settings: Mapping[str, Any]) -> SparsityConfig:
