@@ -108,7 +108,7 @@ ROWS = {
             one_conv(channels, channels, 3), (32, channels, size, size), uniform(sparsity), 8
         )
         for channels, size in ((64, 32), (128, 16), (256, 8))
-        for sparsity in (0.9, 0.95)
+        for sparsity in (0.6, 0.9, 0.95)
     },
     **{
         f"conv1x1-256-64@16-{sparsity:g}": Row(one_conv(256, 64, 1), (32, 256, 16, 16), uniform(sparsity), 20)

@@ -4,6 +4,7 @@ from copy import deepcopy
 
 from torch import nn
 
+from rigl_compress.models.innermost_layout import forget_layout
 from rigl_compress.models.sparse_modules import SparseModule, make_dense
 from rigl_compress.models.sparse_runs import split_runs
 
@@ -17,4 +18,5 @@ def with_plain_layers(model: nn.Module) -> nn.Module:
         if isinstance(module, SparseModule):
             make_dense(module)
     split_runs(copy.modules())
+    forget_layout(copy.modules())
     return copy

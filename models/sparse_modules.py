@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.models.innermost_layout import contiguous_rows
 from rigl_compress.models.training_kernels import LayerKernel, LayerShape, transposed
 
 
@@ -107,7 +108,7 @@ class SparseModule(nn.Module):
                     f"sparse kernels got a {name} of {tensor.dtype} on {tensor.device}, expected torch.float32 on the "
                     'CPU: train with kernels="masked"'
                 )
-        return _Product.apply(x, self.weight, self.bias, self)  # type: ignore[no-any-return, no-untyped-call]
+        return product_of(x, self.weight, self.bias, self)
 
     def extra_repr(self) -> str:
         """Return the layer's own description and its number of connections."""
@@ -174,12 +175,17 @@ class _Product(torch.autograd.Function):
         if ctx.version != module.wiring.version:
             raise InputError("the topology changed between the forward and the backward pass: run both again")
         needs_input, needs_values, needs_bias, _ = ctx.needs_input_grad
-        dy = dy.contiguous()
+        dy = contiguous_rows(dy) if dy.dim() == 4 else dy.contiguous()
         kernel = module.wiring.kernel
         dx, dvalues = kernel.backward(x, values, dy, needs_input=needs_input, needs_values=needs_values)
         if needs_values and module.recording:
             module.record(x, dy)
         return dx, dvalues, dy.sum(tuple(range(1, dy.dim()))) if needs_bias else None, None
+
+
+def product_of(x: Tensor, values: Tensor, bias: Tensor | None, owner: Any) -> Tensor:
+    """Return the product of [channels, height, width, batch] with the values of an owner's wiring."""
+    return _Product.apply(x, values, bias, owner)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Transposed(torch.autograd.Function):

@@ -100,12 +100,14 @@ def training_library() -> ctypes.CDLL | None:
     library.rigl_train_order.argtypes = [c_void_p, c_void_p]
     for run in (library.rigl_train_forward, library.rigl_train_backward):
         run.argtypes = [c_void_p, POINTER(_Call), c_int, *error]
+    library.rigl_train_norm.argtypes = [c_void_p, c_int, c_char_p, c_int, *error]
     library.rigl_train_destroy.argtypes = [c_void_p]
     library.rigl_train_candidates.restype = c_size_t
     library.rigl_train_candidates.argtypes = [POINTER(_GrowthBlock), POINTER(_GrowthCandidates), POINTER(c_int)]
     library.rigl_train_bound.restype = c_float
     library.rigl_train_bound.argtypes = [POINTER(_GrowthBlock), c_size_t]
     library.rigl_train_match.argtypes = [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]
+    library.rigl_train_advise.argtypes = [c_void_p, c_size_t]
     library.rigl_train_transpose.argtypes = [c_void_p, c_size_t, c_size_t, c_void_p]
     return library
 

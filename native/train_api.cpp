@@ -10,8 +10,10 @@
 
 #include "cpu.h"
 #include "export.h"
+#include "huge_pages.h"
 #include "train_growth.h"
 #include "train_layer.h"
+#include "train_norm.h"
 #include "train_run.h"
 
 namespace {
@@ -20,7 +22,8 @@ using namespace rigl;
 
 #if defined(__LP64__)
 // models/training_kernels.py declares these structs for ctypes.
-static_assert(sizeof(TrainShape) == 88 && sizeof(TrainCall) == 80, "see models/training_kernels.py");
+static_assert(sizeof(TrainShape) == 88 && sizeof(TrainCall) == 80 && sizeof(NormCall) == 104,
+              "see models/training_kernels.py");
 static_assert(sizeof(RunStage) == 88 && sizeof(RunCall) == 48, "see models/run_kernels.py");
 #endif
 
@@ -63,6 +66,12 @@ int guarded(char* error, std::size_t room, const Body& body) noexcept {
   return 1;
 }
 
+const KernelTable& named_kernels(const char* name) {
+  const KernelTable* table = *name == 0 ? &kernels() : find_kernels(name);
+  if (table == nullptr) throw std::invalid_argument(std::string("no kernels '") + name + "' on this machine");
+  return *table;
+}
+
 template <class Body>
 int with_threads(int threads, char* error, std::size_t room, const Body& body) noexcept {
   return guarded(error, room, [&] {
@@ -86,9 +95,7 @@ RIGL_EXPORT void* rigl_train_create(const TrainShape* shape, const std::int64_t*
   void* handle = nullptr;
   guarded(error, room, [&] {
     if (const char* wrong = check_train(*shape, positions, count)) throw std::invalid_argument(wrong);
-    const KernelTable* table = *kernels_name == 0 ? &kernels() : find_kernels(kernels_name);
-    if (table == nullptr) throw std::invalid_argument(std::string("no kernels '") + kernels_name + "' on this machine");
-    handle = new TrainLayer(*shape, positions, count, *table);
+    handle = new TrainLayer(*shape, positions, count, named_kernels(kernels_name));
   });
   return handle;
 }
@@ -116,6 +123,19 @@ RIGL_EXPORT int rigl_train_run_backward(const RunCall* call, int threads, char* 
 }
 
 RIGL_EXPORT void rigl_train_destroy(void* handle) { delete static_cast<TrainLayer*>(handle); }
+
+// `kernels_name` as in rigl_train_create.
+RIGL_EXPORT int rigl_train_norm(const NormCall* call, int backward, const char* kernels_name, int threads, char* error,
+                                std::size_t room) {
+  return guarded(error, room, [&] {
+    std::size_t count = static_cast<std::size_t>(std::max(threads, 1));
+    const Threads used = {static_cast<int>(count), run_in_threads, &count};
+    (backward ? norm_backward : norm_forward)(train_kernels(named_kernels(kernels_name)), *call, used);
+  });
+}
+
+// Memory that is about to be written.
+RIGL_EXPORT void rigl_train_advise(float* memory, std::size_t count) { prefer_huge_pages(memory, count); }
 
 // to[c][r] = from[r][c]
 RIGL_EXPORT void rigl_train_transpose(const float* from, std::size_t rows, std::size_t columns, float* to) {

@@ -125,7 +125,11 @@ void sample_tile(const BlockView& block, const SampleTask& task) {
   }
 }
 
-constexpr TrainKernels kTable = {sample_tile};
+#include "train_conv_body.h"
+#include "train_norm_body.h"
+
+constexpr TrainKernels kTable = {kLanes,        sample_tile, copy_vectors,  convolve_tile,   correlate_tile,
+                                 sum_distances, scale_row,   sum_gradients, spread_gradients};
 
 }  // namespace
 }  // namespace rigl

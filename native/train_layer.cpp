@@ -16,14 +16,6 @@ constexpr std::int64_t kTileFloats = 64;
 constexpr std::int64_t kSampleFloats = 256;
 constexpr double kNsPerProduct = 0.02;  // to choose how many threads are worth it
 
-const TrainKernels& train_kernels(const KernelTable& kernels) {
-  const std::string name = kernels.name;
-  const TrainKernels* found = name == "avx512" ? avx512_train_kernels()
-                              : name == "avx2" ? avx2_train_kernels()
-                                               : nullptr;
-  return found != nullptr ? *found : *portable_train_kernels();
-}
-
 struct Image {
   std::int64_t height, width, batch;
   std::int64_t pixels() const { return height * width; }
@@ -175,6 +167,14 @@ std::int64_t round_up(std::int64_t value, std::int64_t divisor) { return (value 
 
 }  // namespace
 
+const TrainKernels& train_kernels(const KernelTable& kernels) {
+  const std::string name = kernels.name;
+  const TrainKernels* found = name == "avx512" ? avx512_train_kernels()
+                              : name == "avx2" ? avx2_train_kernels()
+                                               : nullptr;
+  return found != nullptr ? *found : *portable_train_kernels();
+}
+
 const char* check_train(const TrainShape& shape, const std::int64_t* positions, std::size_t count) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   for (const std::int64_t size : {shape.inputs, shape.outputs, shape.groups, shape.kernel[0], shape.kernel[1],
@@ -197,6 +197,11 @@ const char* check_train(const TrainShape& shape, const std::int64_t* positions, 
 TrainLayer::TrainLayer(const TrainShape& shape, const std::int64_t* positions, std::size_t count,
                        const KernelTable& kernels)
     : shape_(shape), kernels_(kernels), train_(train_kernels(kernels)) {
+  if (shape.kernel[0] * shape.kernel[1] > 1 || shape.stride[0] * shape.stride[1] > 1 ||
+      shape.pad[0] + shape.pad[1] > 0) {
+    conv_ = std::make_unique<TrainConv>(shape, positions, count, train_);
+    return;
+  }
   const std::int64_t channels = shape.inputs / shape.groups, group_rows = shape.outputs / shape.groups;
   const std::int64_t taps = shape.kernel[0] * shape.kernel[1];
   Window window;
@@ -264,6 +269,7 @@ std::int64_t TrainLayer::output(int axis, std::int64_t size) const {
 }
 
 void TrainLayer::forward(const TrainCall& call, const Threads& threads) {
+  if (conv_) return conv_->forward(call, threads);
   const Image in = {call.height, call.width, call.batch};
   const Image out = {output(0, call.height), output(1, call.width), call.batch};
   const Grid grid = {Tiling(out, kTileFloats, kernels_.lanes, false), 0, out.height, 0, out.width, out.batch};
@@ -279,6 +285,7 @@ void TrainLayer::forward(const TrainCall& call, const Threads& threads) {
 }
 
 void TrainLayer::backward(const TrainCall& call, const Threads& threads) {
+  if (conv_) return conv_->backward(call, threads);
   if (call.dx != nullptr) input_gradient(call, threads);
   if (call.dvalues != nullptr) weight_gradient(call, threads);
 }

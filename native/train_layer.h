@@ -3,32 +3,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels.h"
 #include "threads.h"
+#include "train_call.h"
+#include "train_conv.h"
 #include "train_kernels.h"
 #include "train_pass.h"
 
 namespace rigl {
-
-// Of rows, then of columns. A linear layer has a kernel of one pixel.
-struct TrainShape {
-  std::int64_t inputs, outputs, groups;
-  std::int64_t kernel[2], stride[2], pad[2], dilation[2];
-};
-
-// Activations and gradients are [channels][height][width][batch], without gaps.
-struct TrainCall {
-  std::int64_t height, width, batch;  // of the input
-  const float* x;
-  const float* values;  // of the connections, in the layer's order
-  const float* bias;    // per output channel, or null
-  float* y;             // of the forward pass
-  const float* dy;      // of the backward pass
-  float* dx;            // or null: not needed
-  float* dvalues;       // or null
-};
 
 class TrainLayer {
  public:
@@ -36,7 +21,7 @@ class TrainLayer {
   TrainLayer(const TrainShape& shape, const std::int64_t* positions, std::size_t count, const KernelTable& kernels);
 
   // Of each value: the index of its position.
-  const std::vector<std::uint32_t>& order() const { return forward_.order; }
+  const std::vector<std::uint32_t>& order() const { return conv_ ? conv_->order() : forward_.order; }
   std::int64_t output(int axis, std::int64_t size) const;
 
   void forward(const TrainCall& call, const Threads& threads);
@@ -59,10 +44,14 @@ class TrainLayer {
   TrainShape shape_;
   const KernelTable& kernels_;
   const TrainKernels& train_;
+  std::unique_ptr<TrainConv> conv_;  // of windows of several pixels; all else is for windows of one
   Pass forward_;
   Placement forward_places_, sample_places_;
   std::vector<Phase> phases_;
 };
+
+// The loops of training that belong to those of inference.
+const TrainKernels& train_kernels(const KernelTable& kernels);
 
 // Return what is invalid about a layer, or null.
 const char* check_train(const TrainShape& shape, const std::int64_t* positions, std::size_t count);

@@ -6,6 +6,7 @@ import torch
 from torch import distributed, nn
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.models.innermost_convolution import is_cheap
 from rigl_compress.models.sparse_modules import layer_shape
 from rigl_compress.models.sparse_parameters import Part, sparse_layers, sparse_parameters
 from rigl_compress.models.training_kernels import training_library
@@ -38,11 +39,11 @@ def masked_reasons(
         return dict.fromkeys(sparse_layers(model), every)
     users = _users(model)
     found = {
-        name: _of_density(densities[name], kernels)
-        or _of_layer(model, part, users)
-        or _of_network(model, part, kernels)
+        name: _of_density(densities[name], kernels) or _of_layer(model, part, users)
         for name, part in sparse_layers(model).items()
     }
+    if kernels == "auto":
+        found |= _among_dense(model, found)
     return {name: reason for name, reason in found.items() if reason}
 
 
@@ -68,10 +69,16 @@ def _of_density(density: float, kernels: Kernels) -> str:
     return f"a density of {density:.2g} is faster dense" if kernels == "auto" and density > CROSSOVER else ""
 
 
-def _of_network(model: nn.Module, part: Part, kernels: Kernels) -> str:
-    """Return why a layer that would be faster by itself is not among others (benchmarks/sparse_training.py)."""
-    convolutional = isinstance(model.get_submodule(part.parameter.rpartition(".")[0]), nn.Conv2d)
-    return "networks of convolutions are faster with masks" if kernels == "auto" and convolutional else ""
+def _among_dense(model: nn.Module, found: Mapping[str, str]) -> dict[str, str]:
+    """Return why sparse convolutions are not worth converting images for: most of their neighbours stay dense."""
+    convolutions = {
+        name: module
+        for name, part in sparse_layers(model).items()
+        if isinstance(module := model.get_submodule(part.parameter.rpartition(".")[0]), nn.Conv2d)
+    }
+    sparse = [name for name in convolutions if not found[name]]
+    dense = [name for name, module in convolutions.items() if found[name] and not is_cheap(module)]
+    return dict.fromkeys(sparse, "most convolutions of the network are dense") if len(sparse) < len(dense) else {}
 
 
 def _of_layer(model: nn.Module, part: Part, users: Mapping[int, int]) -> str:

@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.models.innermost_layout import batch_first
 from rigl_compress.models.sparse_modules import SparseModule
 from rigl_compress.models.training_kernels import LayerShape
 
@@ -35,7 +36,7 @@ def _of_pair(shape: LayerShape, x: Tensor, dy: Tensor, rows: tuple[int, int]) ->
 
 
 def _of_convolution(shape: LayerShape, x: Tensor, dy: Tensor) -> Tensor:
-    images, gradients = (each.permute(3, 0, 1, 2) for each in (x, dy))
+    images, gradients = (batch_first(each) for each in (x, dy))
     size = (len(dy), len(x), *shape.kernel)
     options = (shape.stride, shape.padding, shape.dilation, 1)
-    return conv2d_weight(images.contiguous(), size, gradients.contiguous(), *options)  # type: ignore[no-any-return, no-untyped-call]
+    return conv2d_weight(images, size, gradients, *options)  # type: ignore[no-any-return, no-untyped-call]

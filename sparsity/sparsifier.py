@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError, did_you_mean
+from rigl_compress.models.innermost_layout import forget_layout
+from rigl_compress.models.innermost_modules import keep_layout
+from rigl_compress.models.sparse_modules import SparseConv2d
 from rigl_compress.models.sparse_runs import join_runs, split_runs
 from rigl_compress.models.topology import Topology
 from rigl_compress.sparsity.connections import Connections
@@ -109,6 +112,7 @@ class Sparsifier:
         with allocated_in(self.optimizer, model):
             layers = initial_layers(model, self.config, seed, given, self.masked)
         self._runs = join_runs(model)  # the sequences that compute several sparse layers at once
+        self._in_layout = keep_layout(model.modules()) if _has_sparse_convolutions(model) else []
         check_owned(layers, self.optimizer, frozen=isinstance(topology, Topology))
         check_whole({layer.name: layer.parameter for layer in layers})
         self._replicated = check_replicas(layers, seed)  # other processes train the same network
@@ -197,6 +201,7 @@ class Sparsifier:
         """End the training: gates are multiplied into the weights, sparse layers become plain ones."""
         self.updater.finish()
         split_runs(self._runs)
+        forget_layout(self._in_layout)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to resume: masks, what the method remembers, and counters."""
@@ -277,6 +282,10 @@ class Sparsifier:
         if done and self._replicated:
             check_same_connections(self.updater.active, step)
         return done
+
+
+def _has_sparse_convolutions(model: nn.Module) -> bool:
+    return any(isinstance(module, SparseConv2d) for module in model.modules())
 
 
 def config_from(config: SparsityConfig | None, settings: Mapping[str, Any]) -> SparsityConfig:

@@ -57,7 +57,7 @@ class Run:
     ):
         self.model = build()
         self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
-        self.width = 192 if build is convolutional else 30
+        self.width = 192 if build in (convolutional, Residual) else 30
         settings = {"method": "rigl", "sparsity": 0.8, "total_steps": 200, "interval": 10, **settings}
         self.sparse = Sparsifier(self.model, self.optimizer, kernels=kernels, **settings)
         self.taken = 0
@@ -115,6 +115,34 @@ def test_200_steps_of_a_run_of_layers_as_with_masks(method: str, optimizer: str)
     assert len(sparse_layers(runs[0].model)) == 2
     assert type(runs[0].model) is SparseSequential
     assert_alike(*runs, tolerance=1e-3)
+
+
+class Residual(nn.Module):
+    """Shortcuts, strides, normalization and pools between sparse convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norms = nn.Conv2d(3, 12, 3, padding=1), nn.ModuleList(nn.BatchNorm2d(12) for _ in range(2))
+        self.convs = nn.ModuleList([nn.Conv2d(12, 12, 3, padding=1, bias=False), nn.Conv2d(12, 12, 3, 2, 1)])
+        self.shortcut, self.end, self.last = nn.Conv2d(12, 12, 1, 2), nn.AdaptiveAvgPool2d(1), nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return five numbers for each image."""
+        x = self.first(x.view(-1, 3, 8, 8))
+        x = x + self.convs[0](nn.functional.silu(self.norms[0](x)))
+        x = self.norms[1](x).tanh()
+        out: Tensor = self.last(self.end(self.shortcut(x) + self.convs[1](x)).flatten(1))
+        return out
+
+
+@pytest.mark.parametrize("method", ["rigl", "set"])
+def test_residual_networks_as_with_masks(method: str) -> None:
+    runs = [Run(kernels, Residual, method=method).train(60) for kernels in ("sparse", "masked")]
+    assert len([each for each in sparse_layers(runs[0].model) if isinstance(each, SparseConv2d)]) >= 3
+    assert_alike(*runs)
+    runs[0].sparse.finish()
+    assert type(runs[0].model.get_submodule("norms.0")) is nn.BatchNorm2d
 
 
 @pytest.mark.parametrize("method", ["rigl", "set"])
@@ -279,9 +307,17 @@ def test_auto_leaves_dense_layers_and_other_methods_masked_without_a_word() -> N
         assert not sparse_layers(run.model)
         assert all(run.sparse.masked.values())
     assert sparse_layers(Run("auto").model)
-    run = Run("auto", convolutional)
-    assert [type(each) for each in sparse_layers(run.model)] == [SparseLinear]
-    assert "networks of convolutions are faster with masks" in run.sparse.masked.values()
+    assert any(isinstance(each, SparseConv2d) for each in sparse_layers(Run("auto", convolutional).model))
+
+
+def test_auto_leaves_few_sparse_convolutions_among_dense_ones_masked() -> None:
+    model = nn.Sequential(*(nn.Conv2d(64, 64, 3) for _ in range(3)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings: dict[str, Any] = {"sparsity": 0.5, "distribution": "uniform", "dense": (), "total_steps": 9}
+    few = Sparsifier(model, optimizer, kernels="auto", layers={"0": 0.9, "1": 0.3, "2": 0.3}, **settings)
+    assert few.masked["0.weight"] == "most convolutions of the network are dense"
+    most = Sparsifier(model, optimizer, kernels="auto", layers={"0": 0.9, "1": 0.9, "2": 0.3}, **settings)
+    assert [*most.masked] == ["2.weight"]
 
 
 @pytest.mark.parametrize("method", ["snfs", "deepr", "dsr", "snip", "pruning", "dnw", "l1-filter"])
