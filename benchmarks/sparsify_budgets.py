@@ -21,9 +21,9 @@ from sparsify_curves import Network, networks
 import rigl_compress as rc
 from rigl_compress.exporters.ort_sessions import open_session, session_options
 from rigl_compress.exporters.restore import restore
+from rigl_compress.onnx_pruning.layer_costs import time_costs
+from rigl_compress.onnx_pruning.prunable_layers import find_prunable
 from rigl_compress.pipeline.bench.layer_times import layer_times
-from rigl_compress.pipeline.sparsify.layer_costs import time_costs
-from rigl_compress.pipeline.sparsify.prunable_layers import find_prunable
 
 Row = dict[str, Any]
 ROUNDS = 60

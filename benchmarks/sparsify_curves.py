@@ -25,9 +25,9 @@ from finetune_sentences import books, by_length, folder, sentences, trained
 
 import rigl_compress as rc
 from rigl_compress.data.image_decoding import decode
-from rigl_compress.pipeline.sparsify.output_quality import OutputQuality, compare, outputs_of
-from rigl_compress.pipeline.sparsify.sparsify_config import SparsifyConfig
-from rigl_compress.pipeline.sparsify.sparsify_onnx import sparsify_curve
+from rigl_compress.onnx_pruning.output_quality import OutputQuality, compare, outputs_of
+from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
+from rigl_compress.onnx_pruning.sparsify_onnx import sparsify_curve
 
 Batches = list[dict[str, np.ndarray]]
 Row = dict[str, Any]

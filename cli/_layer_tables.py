@@ -7,7 +7,7 @@ from rigl_compress.cli import _render
 from rigl_compress.core.wording import percent
 
 if TYPE_CHECKING:
-    from rigl_compress.pipeline.sparsify.sparsify_report import SparsifyReport
+    from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport
     from rigl_compress.runtime.explain import LayerChoice
 
 
@@ -27,7 +27,7 @@ def _choice(row: "LayerChoice") -> tuple[str, ...]:
 
 def sparsified(report: "SparsifyReport") -> None:
     """Print what came of pruning an ONNX file."""
-    from rigl_compress.pipeline.sparsify.sparsify_report import layer_table, summary_table
+    from rigl_compress.onnx_pruning.sparsify_report import layer_table, summary_table
 
     for each in (layer_table(report), summary_table(report)):
         _render.table(each.title, each.columns, each.rows)

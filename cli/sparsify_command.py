@@ -96,10 +96,10 @@ def command(
       rigl-compress sparsify model.onnx -o small.onnx --calibration data.npz --assert "agreement>=0.98"
     """
     from rigl_compress.cli import _layer_tables, _render
+    from rigl_compress.onnx_pruning.sparsify_onnx import sparsify_curve, sparsify_onnx
+    from rigl_compress.onnx_pruning.sparsify_page import write_sparsify_page
+    from rigl_compress.onnx_pruning.sparsify_report import METRICS
     from rigl_compress.pipeline.bench.conditions import parse_condition
-    from rigl_compress.pipeline.sparsify.sparsify_onnx import sparsify_curve, sparsify_onnx
-    from rigl_compress.pipeline.sparsify.sparsify_page import write_sparsify_page
-    from rigl_compress.pipeline.sparsify.sparsify_report import METRICS
 
     wanted = [parse_condition(text, METRICS) for text in conditions]
     config = _config(sparsity=sparsities[0] if len(sparsities) == 1 else None, no_timing=no_timing, **settings)
@@ -126,8 +126,8 @@ def command(
 
 
 def _config(shapes: tuple[str, ...], force: bool, no_timing: bool, **settings: Any) -> Any:
+    from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
     from rigl_compress.pipeline.bench.model_inputs import parse_shape
-    from rigl_compress.pipeline.sparsify.sparsify_config import SparsifyConfig
 
     named = {key: value or "" for key, value in settings.items() if key in ("method", "allocation")}
     timing = {"timing": None} if no_timing else {}

@@ -20,6 +20,7 @@ PACKAGES = (
     "exporters",
     "integrations",
     "models",
+    "onnx_pruning",
     "pipeline",
     "pruning",
     "runtime",

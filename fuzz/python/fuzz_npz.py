@@ -49,7 +49,7 @@ def _first_member(data: bytes) -> bytes:
 
 
 def _calibration(path: Path) -> None:
-    from rigl_compress.pipeline.sparsify.calibration_samples import CalibrationConfig, read_calibration
+    from rigl_compress.onnx_pruning.calibration_samples import CalibrationConfig, read_calibration
 
     _ = read_calibration(_model(), CalibrationConfig(path)).digest
 

@@ -40,7 +40,7 @@ _HOME = {
     "register_method": "rigl_compress.sparsity.methods",
     "register_model": "rigl_compress.models.model_registry",
     "register_schedule": "rigl_compress.sparsity.schedules",
-    "sparsify_onnx": "rigl_compress.pipeline.sparsify.sparsify_onnx",
+    "sparsify_onnx": "rigl_compress.onnx_pruning.sparsify_onnx",
 }
 
 __all__ = [
@@ -90,9 +90,9 @@ if TYPE_CHECKING:
     from rigl_compress.models.model_registry import register_model as register_model
     from rigl_compress.models.sparse_model import SparseModel as SparseModel
     from rigl_compress.models.topology import Topology as Topology
+    from rigl_compress.onnx_pruning.sparsify_onnx import sparsify_onnx as sparsify_onnx
     from rigl_compress.pipeline.bench.backends import Backend as Backend
     from rigl_compress.pipeline.bench.backends import register_backend as register_backend
-    from rigl_compress.pipeline.sparsify.sparsify_onnx import sparsify_onnx as sparsify_onnx
     from rigl_compress.pruning.dead_neurons import prune_dead_neurons as prune_dead_neurons
     from rigl_compress.runtime.explain import explain as explain
     from rigl_compress.runtime.kernel_library import kernels_library as kernels_library

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FOLDERS = (
     "benchmarks|cli|core|docs|experiments|exporters|fuzz|integrations|models|native|"
-    "pipeline|pruning|recipes|runtime|sparsity|tests"
+    "onnx_pruning|pipeline|pruning|recipes|runtime|sparsity|tests"
 )
 # Records keep the names of their time.
 NAMED = [

@@ -19,6 +19,8 @@ from torch import nn
 import rigl_compress as rc
 from rigl_compress.core.errors import InputError
 from rigl_compress.models.sparse_parameters import layer_shapes
+from rigl_compress.onnx_pruning.layer_costs import time_costs
+from rigl_compress.onnx_pruning.prunable_layers import find_prunable
 from rigl_compress.pipeline.budget_distribution import (
     SPARSEST,
     STEP,
@@ -28,8 +30,6 @@ from rigl_compress.pipeline.budget_distribution import (
     network_cost,
     sensitivity,
 )
-from rigl_compress.pipeline.sparsify.layer_costs import time_costs
-from rigl_compress.pipeline.sparsify.prunable_layers import find_prunable
 from rigl_compress.sparsity.budgets import KINDS, parse_budget
 from rigl_compress.sparsity.distributions import erdos_renyi_kernel
 from rigl_compress.sparsity.sparsity_config import SparsityConfig

@@ -14,8 +14,8 @@ from onnx_layers import saved
 
 import rigl_compress as rc
 from rigl_compress.exporters.restore import restore
-from rigl_compress.pipeline.sparsify.channel_removal import ChannelRemoval, remove_dead_channels
-from rigl_compress.pipeline.sparsify.sparsify_report import summary_table
+from rigl_compress.onnx_pruning.channel_removal import ChannelRemoval, remove_dead_channels
+from rigl_compress.onnx_pruning.sparsify_report import summary_table
 
 
 class Builder:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rigl_compress.core.errors import InputError
-from rigl_compress.pipeline.sparsify.layer_errors import LayerErrors
-from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
-from rigl_compress.pipeline.sparsify.pruned_model import PrunedModel
+from rigl_compress.onnx_pruning.layer_errors import LayerErrors
+from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
+from rigl_compress.onnx_pruning.pruned_model import PrunedModel
 from rigl_compress.sparsity.budget_solver import Candidate, Choice, choose
 
 ALLOCATIONS = ("error", "uniform", "scaled")

@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from rigl_compress.core.dataclass_io import parse
-from rigl_compress.pipeline.sparsify.calibration_samples import Calibration
-from rigl_compress.pipeline.sparsify.graph_segments import Cuts
-from rigl_compress.pipeline.sparsify.layer_inputs import LayerSums, Recorder, Stream
-from rigl_compress.pipeline.sparsify.layer_surgery import LayerMoments, LayerSurgeon, PrunedLayer, by_magnitude
-from rigl_compress.pipeline.sparsify.one_shot_pruning import Listener, grouped, wanted_samples
-from rigl_compress.pipeline.sparsify.output_quality import relative_parts
-from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
-from rigl_compress.pipeline.sparsify.pruned_model import PrunedModel
+from rigl_compress.onnx_pruning.calibration_samples import Calibration
+from rigl_compress.onnx_pruning.graph_segments import Cuts
+from rigl_compress.onnx_pruning.layer_inputs import LayerSums, Recorder, Stream
+from rigl_compress.onnx_pruning.layer_surgery import LayerMoments, LayerSurgeon, PrunedLayer, by_magnitude
+from rigl_compress.onnx_pruning.one_shot_pruning import Listener, grouped, wanted_samples
+from rigl_compress.onnx_pruning.output_quality import relative_parts
+from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
+from rigl_compress.onnx_pruning.pruned_model import PrunedModel
 
 Array = NDArray[Any]
 DENSITIES = (0.75, 0.55, 0.4, 0.27, 0.16, 0.08)  # measured; between them, logarithms are interpolated

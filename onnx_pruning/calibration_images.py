@@ -15,7 +15,7 @@ from rigl_compress.data.image_options import reading
 from rigl_compress.exporters.random_inputs import ModelInput, Shape
 
 if TYPE_CHECKING:
-    from rigl_compress.pipeline.sparsify.calibration_samples import CalibrationConfig
+    from rigl_compress.onnx_pruning.calibration_samples import CalibrationConfig
 
 Array = NDArray[Any]
 CHANNELS = 3

@@ -88,7 +88,7 @@ def _batches(
         for each in arrays[: config.samples]:
             yield from _cut(_read_file(each, inputs), inputs)
         return
-    from rigl_compress.pipeline.sparsify.calibration_images import image_batch
+    from rigl_compress.onnx_pruning.calibration_images import image_batch
 
     recorded = {**recorded_shapes(model), **config.shapes}
     yield from _cut(image_batch(path, inputs, recorded, config), inputs)

@@ -7,11 +7,11 @@ from pathlib import Path
 from rigl_compress.core.errors import InputError, did_you_mean
 from rigl_compress.exporters.onnx_export import Layout
 from rigl_compress.exporters.random_inputs import Shape
+from rigl_compress.onnx_pruning.calibration_samples import CalibrationConfig, Normalization
+from rigl_compress.onnx_pruning.density_allocation import ALLOCATIONS
+from rigl_compress.onnx_pruning.one_shot_pruning import METHODS
 from rigl_compress.pipeline.bench.timing import TimingPlan
 from rigl_compress.pipeline.export.stage import PLAIN, TARGETS
-from rigl_compress.pipeline.sparsify.calibration_samples import CalibrationConfig, Normalization
-from rigl_compress.pipeline.sparsify.density_allocation import ALLOCATIONS
-from rigl_compress.pipeline.sparsify.one_shot_pruning import METHODS
 from rigl_compress.runtime.sparse_runtime_export import TARGET
 from rigl_compress.sparsity.budgets import parse_budget
 

@@ -10,7 +10,7 @@ import torch
 
 from rigl_compress.core.artifacts import load_artifact, read_json, save_artifact, write_json
 from rigl_compress.core.errors import InputError
-from rigl_compress.pipeline.sparsify.layer_surgery import PrunedLayer
+from rigl_compress.onnx_pruning.layer_surgery import PrunedLayer
 
 _KIND = "pruned layer"
 _SETTINGS = "settings.json"

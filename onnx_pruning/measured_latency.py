@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.exporters.onnx_file import load_model
+from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
+from rigl_compress.onnx_pruning.sparsify_report import Latency
 from rigl_compress.pipeline.bench.backends import Setup, usable_backend
 from rigl_compress.pipeline.bench.bench_sources import Source
 from rigl_compress.pipeline.bench.model_inputs import one_sample
 from rigl_compress.pipeline.bench.timing import measure
 from rigl_compress.pipeline.bench.timing_statistics import percentile
-from rigl_compress.pipeline.sparsify.sparsify_config import SparsifyConfig
-from rigl_compress.pipeline.sparsify.sparsify_report import Latency
 from rigl_compress.runtime.sparse_runtime_export import TARGET
 
 Array = NDArray[Any]

@@ -9,7 +9,7 @@ from onnx import helper
 
 from rigl_compress.exporters.execution_trace import executed_nodes
 from rigl_compress.exporters.onnx_costs import graph_costs
-from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
+from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
 from rigl_compress.runtime.cost_model import Work, layer_time, work_of
 from rigl_compress.runtime.layer_matching import Layer, find_layers
 from rigl_compress.runtime.onnx_graph import Graph

@@ -9,12 +9,12 @@ import torch
 from onnx import helper
 from onnx_layers import correlated, draw, model_of, perceptron
 
-from rigl_compress.pipeline.sparsify import layer_inputs
-from rigl_compress.pipeline.sparsify.graph_segments import Cuts
-from rigl_compress.pipeline.sparsify.layer_inputs import Recorder, Stream
-from rigl_compress.pipeline.sparsify.prunable_layers import find_prunable
-from rigl_compress.pipeline.sparsify.pruned_model import PrunedModel
-from rigl_compress.pipeline.sparsify.sampled_windows import columns_of, output_axes, sampled_positions
+from rigl_compress.onnx_pruning import layer_inputs
+from rigl_compress.onnx_pruning.graph_segments import Cuts
+from rigl_compress.onnx_pruning.layer_inputs import Recorder, Stream
+from rigl_compress.onnx_pruning.prunable_layers import find_prunable
+from rigl_compress.onnx_pruning.pruned_model import PrunedModel
+from rigl_compress.onnx_pruning.sampled_windows import columns_of, output_axes, sampled_positions
 
 WINDOWS = [
     {"pads": [1, 1, 1, 1]},

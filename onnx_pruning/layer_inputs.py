@@ -17,9 +17,9 @@ from torch import Tensor
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.exporters.ort_sessions import SessionError
-from rigl_compress.pipeline.sparsify.graph_segments import Cuts, Segment, Values, open_segment
-from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
-from rigl_compress.pipeline.sparsify.sampled_windows import columns_of, sampled_positions
+from rigl_compress.onnx_pruning.graph_segments import Cuts, Segment, Values, open_segment
+from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
+from rigl_compress.onnx_pruning.sampled_windows import columns_of, sampled_positions
 
 Array = NDArray[Any]
 KEPT_BYTES = 2**29  # of all values at a place, for each copy

@@ -7,10 +7,10 @@ from pathlib import Path
 from rigl_compress.core.artifacts import write_text
 from rigl_compress.core.provenance import command_line
 from rigl_compress.core.wording import percent
+from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport, layer_table, summary_table
 from rigl_compress.pipeline.bench import html_charts as charts
 from rigl_compress.pipeline.bench.bench_page import STYLE
 from rigl_compress.pipeline.bench.html_charts import Bar, Point
-from rigl_compress.pipeline.sparsify.sparsify_report import SparsifyReport, layer_table, summary_table
 
 
 def write_sparsify_page(reports: Sequence[SparsifyReport], path: Path) -> None:

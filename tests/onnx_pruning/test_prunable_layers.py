@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx_layers import draw, model_of, perceptron
 
-from rigl_compress.pipeline.sparsify.prunable_layers import find_prunable
+from rigl_compress.onnx_pruning.prunable_layers import find_prunable
 
 
 def node(kind: str, inputs: str, output: str, **attributes: object) -> onnx.NodeProto:

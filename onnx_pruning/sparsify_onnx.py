@@ -17,25 +17,25 @@ from rigl_compress.exporters.ort_sessions import open_session
 from rigl_compress.exporters.reference_outputs import session_reference
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import lift_constants, metadata_of
-from rigl_compress.pipeline.bench.model_inputs import one_sample
-from rigl_compress.pipeline.sparsify.budget_search import TrialTimer, budgeted
-from rigl_compress.pipeline.sparsify.calibration_samples import Calibration, read_calibration
-from rigl_compress.pipeline.sparsify.channel_removal import remove_dead_channels
-from rigl_compress.pipeline.sparsify.density_allocation import error_counts, scaled_counts, uniform_counts
-from rigl_compress.pipeline.sparsify.layer_errors import ErrorProbe, LayerErrors
-from rigl_compress.pipeline.sparsify.measured_latency import measured_latencies
-from rigl_compress.pipeline.sparsify.one_shot_pruning import (
+from rigl_compress.onnx_pruning.budget_search import TrialTimer, budgeted
+from rigl_compress.onnx_pruning.calibration_samples import Calibration, read_calibration
+from rigl_compress.onnx_pruning.channel_removal import remove_dead_channels
+from rigl_compress.onnx_pruning.density_allocation import error_counts, scaled_counts, uniform_counts
+from rigl_compress.onnx_pruning.layer_errors import ErrorProbe, LayerErrors
+from rigl_compress.onnx_pruning.measured_latency import measured_latencies
+from rigl_compress.onnx_pruning.one_shot_pruning import (
     Listener,
     OneShotPruning,
     PrunedWeight,
     prune_by_magnitude,
 )
-from rigl_compress.pipeline.sparsify.output_quality import check_finite, compare, outputs_of
-from rigl_compress.pipeline.sparsify.prunable_layers import FoundLayers, PrunableLayer, find_prunable
-from rigl_compress.pipeline.sparsify.pruned_model import PrunedModel, with_own_biases
-from rigl_compress.pipeline.sparsify.saved_layers import SavedLayers
-from rigl_compress.pipeline.sparsify.sparsify_config import SparsifyConfig
-from rigl_compress.pipeline.sparsify.sparsify_report import SparsifyReport
+from rigl_compress.onnx_pruning.output_quality import check_finite, compare, outputs_of
+from rigl_compress.onnx_pruning.prunable_layers import FoundLayers, PrunableLayer, find_prunable
+from rigl_compress.onnx_pruning.pruned_model import PrunedModel, with_own_biases
+from rigl_compress.onnx_pruning.saved_layers import SavedLayers
+from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
+from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport
+from rigl_compress.pipeline.bench.model_inputs import one_sample
 from rigl_compress.pipeline.workspace import locked_for
 from rigl_compress.runtime.sparse_runtime_export import TARGET, export_sparse_runtime, refuse_rewritten
 from rigl_compress.sparsity.budgets import parse_budget

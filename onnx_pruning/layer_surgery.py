@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rigl_compress.pipeline.sparsify.layer_inputs import LayerSums
-from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
+from rigl_compress.onnx_pruning.layer_inputs import LayerSums
+from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
 from rigl_compress.sparsity.alternating_surgeon import AlternatingSurgeon
 from rigl_compress.sparsity.second_order import Moments, surgeon
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import onnx
 
-from rigl_compress.pipeline.sparsify.calibration_samples import Calibration
-from rigl_compress.pipeline.sparsify.graph_segments import Cuts
-from rigl_compress.pipeline.sparsify.layer_inputs import LayerSums, Recorder, Stream
-from rigl_compress.pipeline.sparsify.layer_surgery import LayerMoments, LayerSurgeon, PrunedLayer, by_magnitude
-from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
-from rigl_compress.pipeline.sparsify.pruned_model import PrunedModel
-from rigl_compress.pipeline.sparsify.saved_layers import SavedLayers
+from rigl_compress.onnx_pruning.calibration_samples import Calibration
+from rigl_compress.onnx_pruning.graph_segments import Cuts
+from rigl_compress.onnx_pruning.layer_inputs import LayerSums, Recorder, Stream
+from rigl_compress.onnx_pruning.layer_surgery import LayerMoments, LayerSurgeon, PrunedLayer, by_magnitude
+from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
+from rigl_compress.onnx_pruning.pruned_model import PrunedModel
+from rigl_compress.onnx_pruning.saved_layers import SavedLayers
 
 SAMPLES = 16_384  # positions that a layer is fitted to, or eight for every column
 FEW_SAMPLES = 4096  # of a layer with few columns

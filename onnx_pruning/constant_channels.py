@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from rigl_compress.exporters.ort_sessions import arrays_in, open_session
-from rigl_compress.pipeline.sparsify.channel_walk import BINARY, POINTWISE, POOLS, ChannelWalk, Product
+from rigl_compress.onnx_pruning.channel_walk import BINARY, POINTWISE, POOLS, ChannelWalk, Product
 from rigl_compress.runtime.onnx_graph import attributes, has_input
 
 Array = NDArray[Any]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from rigl_compress.exporters.protobuf_walk import parts_of_type
-from rigl_compress.pipeline.sparsify.layer_surgery import PrunedLayer
-from rigl_compress.pipeline.sparsify.prunable_layers import FoundLayers, PrunableLayer, find_prunable
+from rigl_compress.onnx_pruning.layer_surgery import PrunedLayer
+from rigl_compress.onnx_pruning.prunable_layers import FoundLayers, PrunableLayer, find_prunable
 
 Array = NDArray[Any]
 

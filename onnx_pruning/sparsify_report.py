@@ -8,10 +8,10 @@ from typing import Any
 
 from rigl_compress.core.artifacts import FORMAT
 from rigl_compress.core.wording import percent
+from rigl_compress.onnx_pruning.one_shot_pruning import PrunedWeight
+from rigl_compress.onnx_pruning.output_quality import OutputQuality
 from rigl_compress.pipeline.bench.bench_tables import TextTable, duration
 from rigl_compress.pipeline.bench.conditions import Condition, Verdict
-from rigl_compress.pipeline.sparsify.one_shot_pruning import PrunedWeight
-from rigl_compress.pipeline.sparsify.output_quality import OutputQuality
 
 METRICS = ("agreement", "cosine", "snr", "size", "latency", "speedup", "sparsity")
 

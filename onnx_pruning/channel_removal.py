@@ -14,8 +14,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from rigl_compress.pipeline.sparsify.channel_walk import ChannelWalk, Product
-from rigl_compress.pipeline.sparsify.constant_channels import Constants, constant_channels, is_padded
+from rigl_compress.onnx_pruning.channel_walk import ChannelWalk, Product
+from rigl_compress.onnx_pruning.constant_channels import Constants, constant_channels, is_padded
 from rigl_compress.runtime.onnx_graph import Graph, attributes, has_input
 
 Array = NDArray[Any]

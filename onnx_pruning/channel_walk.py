@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from rigl_compress.pipeline.sparsify.channel_classes import ChannelClasses
+from rigl_compress.onnx_pruning.channel_classes import ChannelClasses
 from rigl_compress.runtime.onnx_graph import Graph, attributes, has_input, is_standard, same_shape
 
 Array = NDArray[Any]

@@ -13,10 +13,10 @@ import rigl_compress as rc
 from rigl_compress.core.errors import InputError
 from rigl_compress.exporters.onnx_costs import graph_costs
 from rigl_compress.exporters.restore import restore
-from rigl_compress.pipeline.sparsify.budget_search import CLOSE, candidates_of, within, within_time
-from rigl_compress.pipeline.sparsify.layer_costs import byte_costs, time_costs
-from rigl_compress.pipeline.sparsify.layer_errors import LayerErrors
-from rigl_compress.pipeline.sparsify.prunable_layers import find_prunable
+from rigl_compress.onnx_pruning.budget_search import CLOSE, candidates_of, within, within_time
+from rigl_compress.onnx_pruning.layer_costs import byte_costs, time_costs
+from rigl_compress.onnx_pruning.layer_errors import LayerErrors
+from rigl_compress.onnx_pruning.prunable_layers import find_prunable
 from rigl_compress.sparsity.budgets import Budget, parse_budget
 
 

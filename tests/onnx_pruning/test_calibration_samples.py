@@ -10,7 +10,7 @@ from onnx import helper
 from onnx_layers import draw, model_of, perceptron
 
 from rigl_compress.core.errors import InputError
-from rigl_compress.pipeline.sparsify.calibration_samples import CalibrationConfig, read_calibration, samples_of
+from rigl_compress.onnx_pruning.calibration_samples import CalibrationConfig, read_calibration, samples_of
 
 
 def read(path: Path | None, model: onnx.ModelProto | None = None, **settings: Any) -> Any:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rigl_compress.core.errors import InputError
-from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
+from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

@@ -13,9 +13,9 @@ from onnx_layers import correlated, draw, model_of, perceptron, saved
 import rigl_compress as rc
 from rigl_compress.core.errors import InputError
 from rigl_compress.exporters.restore import restore
+from rigl_compress.onnx_pruning import one_shot_pruning
+from rigl_compress.onnx_pruning.sparsify_report import METRICS, SparsifyReport
 from rigl_compress.pipeline.bench.conditions import parse_condition
-from rigl_compress.pipeline.sparsify import one_shot_pruning
-from rigl_compress.pipeline.sparsify.sparsify_report import METRICS, SparsifyReport
 
 
 @pytest.fixture

@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.exporters.sparsify import sparsify
+from rigl_compress.onnx_pruning.density_allocation import densities
+from rigl_compress.onnx_pruning.layer_costs import byte_costs, flop_costs, time_costs
+from rigl_compress.onnx_pruning.layer_errors import LayerErrors
+from rigl_compress.onnx_pruning.one_shot_pruning import Listener, prune_by_magnitude
+from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
+from rigl_compress.onnx_pruning.pruned_model import PrunedModel
 from rigl_compress.pipeline.bench.backends import Setup, usable_backend
 from rigl_compress.pipeline.bench.bench_sources import Source
 from rigl_compress.pipeline.bench.timing import TimingPlan, measure
 from rigl_compress.pipeline.bench.timing_statistics import percentile
-from rigl_compress.pipeline.sparsify.density_allocation import densities
-from rigl_compress.pipeline.sparsify.layer_costs import byte_costs, flop_costs, time_costs
-from rigl_compress.pipeline.sparsify.layer_errors import LayerErrors
-from rigl_compress.pipeline.sparsify.one_shot_pruning import Listener, prune_by_magnitude
-from rigl_compress.pipeline.sparsify.prunable_layers import PrunableLayer
-from rigl_compress.pipeline.sparsify.pruned_model import PrunedModel
 from rigl_compress.sparsity.budget_solver import Candidate, Choice, choose, without_idle_zeros
 from rigl_compress.sparsity.budgets import TIMES, Budget, Cost
 
 if TYPE_CHECKING:
-    from rigl_compress.pipeline.sparsify.sparsify_config import SparsifyConfig
+    from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
 
 Array = NDArray[Any]
 TRIES = 7
