@@ -14,7 +14,8 @@ from rigl_compress.models.innermost_layout import batch_first, forget_layout, is
 from rigl_compress.models.innermost_modules import keep_layout
 from rigl_compress.models.innermost_norm import InnermostBatchNorm2d, Normalised
 from rigl_compress.models.norm_kernels import NormInput, norm_backward, norm_forward
-from rigl_compress.models.sparse_modules import SparseConv2d, make_sparse, with_plain_layers
+from rigl_compress.models.plain_layers import with_plain_layers
+from rigl_compress.models.sparse_modules import SparseConv2d, make_sparse
 from rigl_compress.models.training_kernels import training_library
 
 pytestmark = pytest.mark.skipif(training_library() is None, reason="installed without a C++ compiler")
