@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "counting_sort.h"
+
 namespace rigl {
 namespace {
 
@@ -17,17 +19,6 @@ double channel_bytes(const WindowAxes& axes, double pixels, int lanes) {
   const WindowAxis &v = axes.vertical, &h = axes.horizontal;
   const double rows = static_cast<double>(v.phases * (1 + v.reach));
   return rows * static_cast<double>(h.phases) * (pixels + static_cast<double>(h.reach)) * lanes * sizeof(float);
-}
-
-// Sort indices by a key below `keys`; equal ones keep their order.
-template <class Key>
-std::vector<std::uint32_t> sorted_by(const std::vector<std::uint32_t>& indices, std::size_t keys, const Key& key) {
-  std::vector<std::size_t> next(keys + 1, 0);
-  for (const std::uint32_t i : indices) ++next[key(i) + 1];
-  for (std::size_t k = 0; k < keys; ++k) next[k + 1] += next[k];
-  std::vector<std::uint32_t> sorted(indices.size());
-  for (const std::uint32_t i : indices) sorted[next[key(i)]++] = i;
-  return sorted;
 }
 
 // All rows are in the first and the last block: those begin and end their sums.

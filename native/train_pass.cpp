@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "counting_sort.h"
+
 namespace rigl {
 namespace {
 
@@ -23,17 +25,6 @@ std::uint32_t block_sources(const Pass& pass, std::size_t links) {
   const std::size_t most = kMaxPlaces / std::max<std::size_t>(pass.places(kMaxPixels), 1);
   return static_cast<std::uint32_t>(
       std::clamp<double>(sources, 1.0, static_cast<double>(std::max<std::size_t>(most, 1))));
-}
-
-// Sort indices by a key below `keys`; equal ones keep their order.
-template <class Key>
-std::vector<std::uint32_t> sorted_by(const std::vector<std::uint32_t>& indices, std::size_t keys, const Key& key) {
-  std::vector<std::size_t> next(keys + 1, 0);
-  for (const std::uint32_t i : indices) ++next[key(i) + 1];
-  for (std::size_t k = 0; k < keys; ++k) next[k + 1] += next[k];
-  std::vector<std::uint32_t> sorted(indices.size());
-  for (const std::uint32_t i : indices) sorted[next[key(i)]++] = i;
-  return sorted;
 }
 
 // All rows are in the first and the last block of a group: those begin and end their sums.
