@@ -84,7 +84,8 @@ def call(line: str, note: str) -> list[str]:
         return [*words, "--dry-run"]
     rows = ["--only", "RigL", "--only", "RigL+"] if words[0] == "compare" and "--grid" not in words else []
     settled = (words[0] == "train" and "--resume" in words) or (words[0] == "run" and "--recipe" not in words)
-    return words if settled else [*words, *rows, *QUICK.get(words[0], ())]
+    held_out = ["--set", "data.holdout=100"] if "--search" in words else []  # of the few samples of tests
+    return words if settled else [*words, *rows, *held_out, *QUICK.get(words[0], ())]
 
 
 @pytest.mark.slow
