@@ -7,28 +7,22 @@ import onnx
 from numpy.typing import NDArray
 
 from rigl_compress.runtime.layer_matching import Layer
-from rigl_compress.runtime.onnx_graph import Graph, attributes, float_constant, has_input, is_standard
+from rigl_compress.runtime.onnx_graph import Graph, attributes, has_input
+from rigl_compress.runtime.recurrent_weights import BACKWARD, constant_weights, rows_of
 
 Array = NDArray[Any]
-# Per direction: whether it runs from the last step to the first.
-BACKWARD = {b"forward": [0], b"reverse": [1], b"bidirectional": [0, 1]}
-_GATES = [b"Sigmoid", b"Tanh"]
-
-
-def name_states(model: onnx.ModelProto) -> None:
-    """Name the unnamed first output of recurrent nodes of which only the last state is used: it identifies layers."""
-    for node in model.graph.node:
-        if is_standard(node, "GRU", "LSTM", "RNN") and len(node.output) > 1 and not node.output[0]:
-            node.output[0] = f"{next(filter(None, node.output), node.name)}/states"
+_GATES = 3
+_ACTIVATIONS = [b"Sigmoid", b"Tanh"]
 
 
 def match_gru(graph: Graph, node: onnx.NodeProto) -> Layer | None:
     """Match a GRU with constant weights and the default activations, unidirectional or bidirectional."""
     settings = attributes(node)
     backward = BACKWARD.get(settings.get("direction", b"forward"), [])
-    parts = _parts(graph, node, len(backward))
+    parts = constant_weights(graph, node, len(backward), _GATES)
+    expected = _ACTIVATIONS * len(backward)
     plain = "clip" not in settings and settings.get("layout", 0) == 0 and bool(node.output[0])
-    if parts is None or not plain or settings.get("activations", _GATES * len(backward)) != _GATES * len(backward):
+    if parts is None or not plain or settings.get("activations", expected) != expected:
         return None
     inputs, states, biases = parts
     if settings.get("hidden_size") != states.shape[2]:
@@ -44,24 +38,6 @@ def match_gru(graph: Graph, node: onnx.NodeProto) -> Layer | None:
         settings={"backward": backward, "reset_after": [reset_after]},
         projection=projection,
     )
-
-
-def _parts(graph: Graph, node: onnx.NodeProto, directions: int) -> tuple[Array, Array, Array] | None:
-    """Return the weights of the inputs and of the state, and the biases, if constant and of consistent shapes."""
-    inputs, states = float_constant(graph, node.input[1], 3), float_constant(graph, node.input[2], 3)
-    if inputs is None or states is None:
-        return None
-    size = states.shape[2]
-    zeros = np.zeros((directions, 6 * size), np.float32)
-    biases = float_constant(graph, node.input[3], 2) if has_input(node, 3) else zeros
-    fits = biases is not None and biases.shape == zeros.shape
-    fits = fits and states.shape == (directions, 3 * size, size) and inputs.shape[:2] == (directions, 3 * size)
-    return (inputs, states, biases) if fits and biases is not None else None
-
-
-def rows_of(weight: Array) -> Array:
-    """Return the weights of all directions as one matrix."""
-    return weight.reshape(-1, weight.shape[2])
 
 
 def _biases(biases: Array, reset_after: bool) -> tuple[Array, Array | None]:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from rigl_compress.runtime.gru_matching import BACKWARD, Array, rows_of
 from rigl_compress.runtime.layer_matching import Layer
-from rigl_compress.runtime.onnx_graph import Graph, attributes, float_constant, has_input
+from rigl_compress.runtime.onnx_graph import Graph, attributes, has_input
+from rigl_compress.runtime.recurrent_weights import BACKWARD, constant_weights, rows_of
 
 _GATES = {"LSTM": 4, "RNN": 1}
 _LSTM_ACTIVATIONS = [b"Sigmoid", b"Tanh", b"Tanh"]
@@ -37,7 +37,7 @@ def match_rnn(graph: Graph, node: onnx.NodeProto) -> Layer | None:
 
 def _match(graph: Graph, node: onnx.NodeProto, settings: dict[str, Any], activation: str = "") -> Layer | None:
     backward = BACKWARD.get(settings.get("direction", b"forward"), [])
-    parts = _parts(graph, node, len(backward))
+    parts = constant_weights(graph, node, len(backward), _GATES[node.op_type])
     plain = "clip" not in settings and settings.get("layout", 0) == 0 and bool(node.output[0])
     if parts is None or not plain or settings.get("hidden_size") != parts[1].shape[2]:
         return None
@@ -53,18 +53,3 @@ def _match(graph: Graph, node: onnx.NodeProto, settings: dict[str, Any], activat
         settings={"backward": backward},
         projection=projection,
     )
-
-
-def _parts(graph: Graph, node: onnx.NodeProto, directions: int) -> tuple[Array, Array, Array] | None:
-    """Return the weights of the inputs and of the state, and the biases, if constant and of consistent shapes."""
-    inputs, states = float_constant(graph, node.input[1], 3), float_constant(graph, node.input[2], 3)
-    if inputs is None or states is None:
-        return None
-    size = states.shape[2]
-    rows = _GATES[node.op_type] * size
-    zeros = np.zeros((directions, 2 * rows), np.float32)
-    biases = float_constant(graph, node.input[3], 2) if has_input(node, 3) else zeros
-    if biases is None or biases.shape != zeros.shape:
-        return None
-    fits = states.shape == (directions, rows, size) and inputs.shape[:2] == (directions, rows)
-    return (inputs, states, biases) if fits else None

@@ -17,7 +17,7 @@ from rigl_compress.exporters.sparsify import lift_constants
 from rigl_compress.runtime.dense_neighbors import dense_neighbors
 from rigl_compress.runtime.folded_gate import fold_gate
 from rigl_compress.runtime.folded_selection import fold_selection
-from rigl_compress.runtime.gru_matching import match_gru, name_states
+from rigl_compress.runtime.gru_matching import match_gru
 from rigl_compress.runtime.kernel_library import OPERATORS_VERSION
 from rigl_compress.runtime.kernels import ACTIVATIONS
 from rigl_compress.runtime.layer_matching import (
@@ -35,6 +35,7 @@ from rigl_compress.runtime.lstm_matching import match_lstm, match_rnn
 from rigl_compress.runtime.onnx_graph import Array, Graph, outputs_of
 from rigl_compress.runtime.other_forms import OTHERS, SPREAD, in_any_form, match_conv_transpose, match_einsum
 from rigl_compress.runtime.packed_weights import pack_matrix
+from rigl_compress.runtime.recurrent_weights import name_states
 
 DOMAIN, DOMAIN_VERSION = "rigl_compress", OPERATORS_VERSION
 _FORMS: dict[str, Match] = {
