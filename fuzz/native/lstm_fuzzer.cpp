@@ -3,22 +3,11 @@
 #include <algorithm>
 
 #include "../../native/lstm.h"
-#include "harness.h"
+#include "recurrent.h"
 
 using namespace harness;
 
 namespace {
-
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
-// The sum of the products of a gate: of the input, and of one row of the weights with a state.
-double gate(const rigl::SparseMatrix& matrix, std::size_t row, float x, const std::vector<double>& state) {
-  double sum = static_cast<double>(x);
-  for (std::size_t k = matrix.row_ptr[row]; k < matrix.row_ptr[row + 1]; ++k) {
-    sum += static_cast<double>(matrix.values[k]) * state[matrix.col_idx[k]];
-  }
-  return sum;
-}
 
 struct Step {
   const rigl::SparseMatrix& matrix;
@@ -27,11 +16,12 @@ struct Step {
   bool with_cell;
 };
 
-void run(const Step& step, std::vector<double>* state, std::vector<double>* cell) {
+void advance(const Step& step, std::vector<double>* state, std::vector<double>* cell) {
   const std::vector<double> before = *state;
   for (std::size_t i = 0; i < step.size; ++i) {
     const auto part = [&](std::size_t index) {
-      return gate(step.matrix, step.first + index * step.size + i, step.x[index * step.size + i], before);
+      const std::size_t row = index * step.size + i;
+      return static_cast<double>(step.x[row]) + dot(step.matrix, step.first + row, before);
     };
     if (!step.with_cell) {
       (*state)[i] = std::tanh(part(0));
@@ -49,57 +39,42 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const rigl::KernelTable& table = kernels(bytes.byte());
   Integers integers(bytes.byte());
   rigl::LstmShape shape;
-  shape.directions = static_cast<std::int32_t>(bytes.range(0, 3));
-  for (std::int32_t& each : shape.backward) each = bytes.flag();
+  draw_directions(&bytes, &shape);
   shape.gates = bytes.flag() ? 4 : static_cast<std::int32_t>(bytes.range(0, 2));
   const std::size_t hidden = static_cast<std::size_t>(bytes.range(1, 40));
   const std::size_t directions = static_cast<std::size_t>(std::max(shape.directions, 1));
   const std::size_t gates = static_cast<std::size_t>(std::max(shape.gates, 1)), pitch = gates * hidden;
-  rigl::SparseMatrix matrix = sparse_matrix(&integers, static_cast<std::uint32_t>(directions * pitch),
-                                            static_cast<std::uint32_t>(hidden), bytes.byte() % 60);
-  for (float& each : matrix.values) each /= 32;  // keeps rounding errors from growing over the steps
+  const rigl::SparseMatrix matrix = state_weights(&bytes, &integers, directions * pitch, hidden);
   const bool fits = (shape.directions == 1 || shape.directions == 2) && (shape.gates == 1 || shape.gates == 4);
   if (rigl::check_lstm(matrix, shape).empty() != fits) std::abort();
   if (!fits) return 0;
   const bool with_cell = gates == 4;
   rigl::SparseLstm lstm(matrix, shape, table);
   for (int turn = 0; turn < 3; ++turn) {
-    const std::size_t steps = static_cast<std::size_t>(bytes.range(0, 5)),
-                      batch = static_cast<std::size_t>(bytes.range(0, 9));
-    const int threads = 1 + static_cast<int>(bytes.byte() % 4);
-    const bool with_start = bytes.flag(), with_lengths = bytes.flag();
-    std::vector<float> x = integers.numbers(steps * batch * directions * pitch);
-    std::vector<float> start = integers.numbers(directions * batch * hidden), cells = start;
-    for (float& each : x) each /= 4;
-    for (float& each : start) each /= 8;
-    std::vector<std::int32_t> lengths(batch);
-    for (std::int32_t& each : lengths)
-      each = static_cast<std::int32_t>(bytes.range(0, static_cast<std::int64_t>(steps)));
+    const Sequences run(&bytes);
+    const std::size_t steps = run.steps, batch = run.batch;
+    const std::vector<float> x = fractions(&integers, steps * batch * directions * pitch, 4);
+    const std::vector<float> cells = integers.numbers(directions * batch * hidden),
+                             start = fractions(&integers, cells.size(), 8);
     std::vector<float> y(steps * directions * batch * hidden, 0.5f), last(directions * batch * hidden, 0.5f);
     std::vector<float> last_cell(last.size(), 0.5f), expected(y.size()), end(last.size()), end_cell(last.size());
-    lstm.run({x.data(), steps, batch, with_start ? start.data() : nullptr, with_start ? cells.data() : nullptr,
-              with_lengths ? lengths.data() : nullptr, y.data(), last.data(), with_cell ? last_cell.data() : nullptr},
-             serial_threads(threads));
+    lstm.run({x.data(), steps, batch, run.with_start ? start.data() : nullptr, run.with_start ? cells.data() : nullptr,
+              run.given_lengths(), y.data(), last.data(), with_cell ? last_cell.data() : nullptr},
+             serial_threads(run.threads));
     for (std::size_t d = 0; d < directions; ++d) {
       for (std::size_t b = 0; b < batch; ++b) {
-        const std::size_t at = (d * batch + b) * hidden;
-        std::vector<double> state(hidden), cell(hidden);
-        for (std::size_t i = 0; i < hidden && with_start; ++i) {
-          state[i] = static_cast<double>(start[at + i]);
-          cell[i] = static_cast<double>(cells[at + i]);
-        }
-        const std::size_t length = with_lengths ? static_cast<std::size_t>(lengths[b]) : steps;
+        const std::size_t at = (d * batch + b) * hidden, length = run.length(b);
+        std::vector<double> state = first_state(start, at, hidden, run.with_start);
+        std::vector<double> cell = first_state(cells, at, hidden, run.with_start);
         for (std::size_t n = 0; n < length; ++n) {
           const std::size_t t = shape.backward[d] != 0 ? length - 1 - n : n;
-          run({matrix, d * pitch, hidden, x.data() + ((t * batch + b) * directions + d) * pitch, with_cell}, &state,
-              &cell);
-          for (std::size_t i = 0; i < hidden; ++i)
-            expected[((t * directions + d) * batch + b) * hidden + i] = static_cast<float>(state[i]);
+          advance({matrix, d * pitch, hidden, x.data() + ((t * batch + b) * directions + d) * pitch, with_cell}, &state,
+                  &cell);
+          keep(state, &expected, ((t * directions + d) * batch + b) * hidden);
         }
-        for (std::size_t i = 0; i < hidden && !(with_lengths && length == 0); ++i) {
-          end[at + i] = static_cast<float>(state[i]);
-          end_cell[at + i] = static_cast<float>(cell[i]);
-        }
+        if (run.with_lengths && length == 0) continue;
+        keep(state, &end, at);
+        keep(cell, &end_cell, at);
       }
     }
     check("states", y, expected, 1e-4f);
