@@ -18,6 +18,11 @@ def node(operator: str, inputs: str, outputs: str, **attributes: Any) -> onnx.No
     return helper.make_node(operator, *names, name=f"the {operator} of {outputs}", **attributes)
 
 
+def value(name: str, axes: Axes | None, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    """An input or an output, of any rank without axes."""
+    return helper.make_tensor_value_info(name, kind, None if axes is None else list(axes))
+
+
 def graph(
     nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, Axes], constants: Mapping[str, Array], output: str = "y"
 ) -> onnx.GraphProto:
@@ -25,7 +30,7 @@ def graph(
     return helper.make_graph(
         list(nodes),
         "by hand",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(axes)) for name, axes in inputs.items()],
+        [value(name, axes) for name, axes in inputs.items()],
         [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )

@@ -11,24 +11,19 @@ from onnx import TensorProto, helper, numpy_helper
 from sparse_nets import sparse_weight
 
 from rigl_compress.exporters.verify import largest_difference
-from rigl_compress.runtime import session as module
 from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.rewrite import rewrite
 from rigl_compress.runtime.session import InferenceSession
 
-pytestmark = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
+pytestmark = [
+    pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason()),
+    pytest.mark.usefixtures("every_layer_sparse"),
+]
 CONSTANTS = {
     **{"root": 2**0.5, "inverse": 0.5**0.5, "one": 1.0, "half": 0.5, "three": 3.0, "cube": 0.044715},
     **{"scale": (2 / np.pi) ** 0.5, "two": 2.0},
 }
 Steps = list[tuple[str, str, str]]  # operator, inputs, output; the product is "p", the end "y"
-
-
-@pytest.fixture(autouse=True)
-def every_layer_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small layers gain nothing; here they are to run all the same."""
-    monkeypatch.setattr(module, "runs_faster", lambda *_: True)
-    monkeypatch.setattr(module, "profitable_layers", lambda chosen, *_: chosen)
 
 
 def net(steps: Steps, conv: bool = False, opset: int = 20, **settings: Any) -> onnx.ModelProto:

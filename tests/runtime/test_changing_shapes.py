@@ -11,7 +11,8 @@ import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
+from onnx_graphs import value
 from sparse_nets import onnx_layer, sparse_weight
 
 from rigl_compress.exporters.verify import largest_difference
@@ -29,10 +30,6 @@ TOLERANCE = 1e-5
 def expected(model: Path | bytes, inputs: dict[str, Array]) -> list[Array]:
     found: list[Array] = ort.InferenceSession(model, providers=CPU).run(None, inputs)
     return found
-
-
-def value(name: str, shape: list[Any]) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
 def model_of(nodes: list[Any], shapes: dict[str, Any], weights: dict[str, Array]) -> bytes:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx_graphs import value
 from sparse_nets import sparse_weight
 
 from rigl_compress.exporters.verify import largest_difference
@@ -18,21 +19,14 @@ from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.rewrite import DOMAIN, rewrite
 from rigl_compress.runtime.session import InferenceSession
 
-pytestmark = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
+pytestmark = [
+    pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason()),
+    pytest.mark.usefixtures("every_layer_sparse"),
+]
 Array = NDArray[Any]
 TOLERANCE = 1e-5
 SIZE, INPUTS = 16, 10
 DIRECTIONS = ["forward", "reverse", "bidirectional"]
-
-
-@pytest.fixture(autouse=True)
-def every_layer_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small layers gain nothing; here they are to run all the same."""
-    monkeypatch.setattr(module, "runs_faster", lambda *_: True)
-
-
-def value(name: str, shape: list[Any], kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
 
 
 def gru_net(given: str = "b start", outputs: str = "y z", seed: int = 0, **options: Any) -> onnx.ModelProto:

@@ -15,7 +15,10 @@ from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.rewrite import rewrite
 from rigl_compress.runtime.session import InferenceSession
 
-pytestmark = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
+pytestmark = [
+    pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason()),
+    pytest.mark.usefixtures("every_layer_sparse"),
+]
 WIDTH = 24
 TENSORS = {
     "w": sparse_weight(0.8, (WIDTH, WIDTH)),
@@ -23,12 +26,6 @@ TENSORS = {
     "bias": np.linspace(2, -1, WIDTH),
     "short": np.ones(1),
 }
-
-
-@pytest.fixture(autouse=True)
-def every_layer_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small layers gain nothing; here they are to run all the same."""
-    monkeypatch.setattr(module, "runs_faster", lambda *_: True)
 
 
 def net(lines: str, *, x: list[Any] | None = None, **settings: Any) -> onnx.ModelProto:

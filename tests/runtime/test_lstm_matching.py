@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx_graphs import value
 from sparse_nets import sparse_weight
 
 from rigl_compress.core.errors import InputError
@@ -21,22 +22,15 @@ from rigl_compress.runtime.lstm_kernel import Lstm
 from rigl_compress.runtime.rewrite import rewrite
 from rigl_compress.runtime.session import InferenceSession
 
-pytestmark = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
+pytestmark = [
+    pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason()),
+    pytest.mark.usefixtures("every_layer_sparse"),
+]
 Array = NDArray[Any]
 SETS = kernel_sets() if not unavailable_reason() else []
 SIZE, INPUTS = 16, 10
 GATES = {"LSTM": 4, "RNN": 1}
 DIRECTIONS = ["forward", "reverse", "bidirectional"]
-
-
-@pytest.fixture(autouse=True)
-def every_layer_sparse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small layers gain nothing; here they are to run all the same."""
-    monkeypatch.setattr(module, "runs_faster", lambda *_: True)
-
-
-def value(name: str, shape: list[Any], kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
 
 
 def recurrent(kind: str, given: str = "b start", outputs: str = "y z", **options: Any) -> onnx.ModelProto:
