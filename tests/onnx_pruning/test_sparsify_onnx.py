@@ -192,6 +192,18 @@ def test_convolutions_with_groups_and_shared_weights(tmp_path: Path) -> None:
     assert any("one channel per output: d" in note for note in found.notes)
 
 
+def test_the_bias_takes_up_the_mean_that_outputs_lost(tmp_path: Path) -> None:
+    weights = {"w": draw(20, 32), "b": draw(20, seed=1)}
+    model = model_of([helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)], [["n", 32]], weights)
+    saved(model, tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=correlated(240, 32) + 3)
+    x = correlated(4000, 32, seed=5) + 3
+    found = run(tmp_path, sparsity=0.7, keep_dead_channels=True)
+    wanted, got = (ort.InferenceSession(each).run(None, {"x": x})[0] for each in (tmp_path / "net.onnx", found.path))
+    off = np.abs(wanted.mean(0) - got.mean(0)) / wanted.std(0)
+    assert off.max() < 0.15
+
+
 def test_few_samples_fall_back_and_fewer_than_columns_are_damped(tmp_path: Path) -> None:
     model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], [["n", 200]], {"w": draw(200, 30)})
     saved(model, tmp_path / "net.onnx")
