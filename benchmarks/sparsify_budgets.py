@@ -85,10 +85,17 @@ def by_layer(pruned: Path, sample: dict[str, np.ndarray]) -> list[Row]:
     }
     measured = {each.name: each for each in layer_times(pruned, sample, 1)}
     return [
-        {"name": name, "density": density[name], "predicted": costs[name](density[name]) * 1e-9,
-         "measured": measured[name].seconds, "kernel": measured[name].kernel}
-        for name in density if name in measured
-    ]  # fmt: skip
+        {
+            "name": name,
+            "shape": measured[name].shape,
+            "density": density[name],
+            "kernel": measured[name].kernel,
+            "predicted": costs[name](density[name]) * 1e-9,
+            "measured": measured[name].seconds,
+        }
+        for name in density
+        if name in measured
+    ]
 
 
 @click.command(help=__doc__)

@@ -25,7 +25,7 @@ from finetune_sentences import books, by_length, folder, sentences, trained
 
 import rigl_compress as rc
 from rigl_compress.data.image_decoding import decode
-from rigl_compress.onnx_pruning.output_quality import OutputQuality, compare, outputs_of
+from rigl_compress.onnx_pruning.output_quality import compare, outputs_of
 from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
 from rigl_compress.onnx_pruning.sparsify_onnx import sparsify_curve
 
@@ -159,12 +159,13 @@ def curve(network: Network, sparsities: Sequence[float], settings: dict[str, Any
     samples, path = work / f"{network.label}-calibration", work / f"{network.label}-{settings['method']}.onnx"
     _save(network.calibration, samples)
     config = SparsifyConfig(calibration=samples, samples=10_000, overwrite=True, timing=None, **settings)
+    expected = outputs_of(network.file, network.test) if sparsities else []
     began, cpu = perf_counter(), process_time()
     for share, report in zip(
         sparsities, sparsify_curve(network.file, path, sparsities, config, lambda *_: None), strict=True
     ):
         spent = {"seconds": perf_counter() - began, "cpu_seconds": process_time() - cpu, "peak_bytes": _peak()}
-        quality = _quality(network, report.path)
+        quality = compare(expected, outputs_of(report.path, network.test), onnx.load(network.file))
         yield {"network": network.name, "sparsity": share, **settings, **asdict(quality), "bytes": report.bytes,
                "source_bytes": report.source_bytes, "calibration": network.size, **spent}  # fmt: skip
         began, cpu = perf_counter(), process_time()
@@ -180,11 +181,6 @@ def _save(batches: Batches, where: Path) -> None:
 
 def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _quality(network: Network, path: Path) -> OutputQuality:
-    expected, found = (outputs_of(file, network.test) for file in (network.file, path))
-    return compare(expected, found, onnx.load(network.file))
 
 
 def finished(table: Path) -> set[tuple[Any, ...]]:

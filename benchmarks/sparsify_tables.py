@@ -9,6 +9,7 @@ import click
 
 Row = dict[str, Any]
 SHARES = (0.4, 0.5, 0.6, 0.7, 0.8)
+TIMES = ("predicted", "measured")
 
 
 def rows_of(path: Path) -> list[Row]:
@@ -66,12 +67,25 @@ def budgets(rows: list[Row]) -> Iterator[str]:
 
 
 def by_layer(row: Row) -> Iterator[str]:
-    """Yield predicted and measured times of the layers of one file."""
-    yield "| weight | density | kernel | predicted | measured |"
-    yield "|---" * 5 + "|"
+    """Yield predicted and measured times of the layers of one file, those of the same shape and density together."""
+    yield "| weights | layers | density | kernel | predicted | measured |"
+    yield "|---" * 6 + "|"
+    alike: dict[tuple[Any, ...], list[Row]] = {}
     for each in row["layers"]:
-        times = " | ".join(f"{1e6 * each[key]:.0f} µs" for key in ("predicted", "measured"))
-        yield f"| {each['name']} | {each['density']:.2f} | {each['kernel']} | {times} |"
+        alike.setdefault((*each["shape"], round(each["density"], 2), each["kernel"]), []).append(each)
+    for (*shape, density, kernel), layers in sorted(alike.items(), key=lambda item: -_seconds(item[1], "measured")):
+        times = " | ".join(_micro(_seconds(layers, key) / len(layers)) for key in TIMES)
+        yield f"| {' × '.join(map(str, shape))} | {len(layers)} | {density:.2f} | {kernel} | {times} |"
+    sums = " | ".join(_micro(_seconds(row["layers"], key)) for key in TIMES)
+    yield f"| all | {len(row['layers'])} | | | {sums} |"
+
+
+def _seconds(layers: list[Row], key: str) -> float:
+    return float(sum(each[key] for each in layers))
+
+
+def _micro(seconds: float) -> str:
+    return f"{1e6 * seconds:.0f} µs"
 
 
 @click.command(help=__doc__)

@@ -108,16 +108,21 @@ def running(title: str) -> Iterator[tuple[training_progress.Listener, "Listener"
 
 @contextmanager
 def layer_listener(title: str) -> Iterator["Listener"]:
-    """Show progress layer by layer; without a terminal, print ten lines, each with the seconds so far."""
-    began, shown = perf_counter(), set[int]()
+    """Show progress layer by layer; elsewhere in ten lines, with seconds so far and left."""
+    began, shown = perf_counter(), set[tuple[str, int]]()
     with bar(title) as (progress, task):
 
         def listen(what: str, done: int, total: int) -> None:
+            nonlocal began
             progress.update(task, total=total, completed=done, facts=printable(what))
-            tenth = 10 * done // max(1, total)
-            if not _err.is_terminal and tenth > 0 and (key := hash((what.split()[0], tenth))) not in shown:
+            key = what.split()[0], 10 * done // max(1, total)
+            if not done:  # layers are gone through more than once
+                began = perf_counter()
+                shown.clear()
+            elif not _err.is_terminal and key not in shown and key[1]:
                 shown.add(key)
-                note(f"{what}, {done} of {total}, {perf_counter() - began:.0f} s")
+                spent = perf_counter() - began
+                note(f"{what}, {done} of {total}, {spent:.0f} s, about {spent * (total - done) / done:.0f} s left")
 
         yield listen
 

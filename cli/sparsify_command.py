@@ -7,6 +7,9 @@ import click
 
 from rigl_compress.cli import _options as options
 from rigl_compress.cli._option_types import OneOf
+from rigl_compress.core.errors import InputError
+
+CURVE = (0.4, 0.5, 0.6, 0.7, 0.8)
 
 
 @click.command("sparsify")
@@ -21,6 +24,7 @@ from rigl_compress.cli._option_types import OneOf
     show_default="0.5",
     help="Share of zeros; several for a curve, each in a file of its own.",
 )
+@options.option("--curve", is_flag=True, help="Five sparsities, from 0.4 to 0.8.")
 @options.option(
     "--budget",
     default="",
@@ -80,6 +84,7 @@ def command(
     file: Path,
     output: Path,
     sparsities: tuple[float, ...],
+    curve: bool,
     conditions: tuple[str, ...],
     html: Path | None,
     no_timing: bool,
@@ -91,7 +96,7 @@ def command(
     \b
     Example:
       rigl-compress sparsify model.onnx -o small.onnx --sparsity 0.6 --calibration photographs/
-      rigl-compress sparsify model.onnx -o small.onnx --sparsity 0.4 --sparsity 0.6 --html curve.html
+      rigl-compress sparsify model.onnx -o small.onnx --curve --html curve.html
       rigl-compress sparsify model.onnx -o small.onnx --budget speedup=2 --calibration data.npz
       rigl-compress sparsify model.onnx -o small.onnx --calibration data.npz --assert "agreement>=0.98"
     """
@@ -101,7 +106,10 @@ def command(
     from rigl_compress.onnx_pruning.sparsify_report import METRICS
     from rigl_compress.pipeline.bench.conditions import parse_condition
 
+    if curve and sparsities:
+        raise InputError("--curve has sparsities of its own: leave out --sparsity, or name several with it")
     wanted = [parse_condition(text, METRICS) for text in conditions]
+    sparsities = sparsities or (CURVE if curve else ())
     config = _config(sparsity=sparsities[0] if len(sparsities) == 1 else None, no_timing=no_timing, **settings)
     with _render.layer_listener("sparsify") as listener:
         if len(sparsities) > 1:

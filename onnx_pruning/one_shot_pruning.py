@@ -23,7 +23,7 @@ Listener = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class PrunedWeight:
-    """What became of a layer: the weights left, its error (squared, relative), and how it was pruned."""
+    """What became of a layer: the weights left, its error (squared, relative), how it was pruned, predicted seconds."""
 
     name: str
     operator: str
@@ -31,6 +31,7 @@ class PrunedWeight:
     count: int
     error: float | None
     how: str
+    predicted: tuple[float, float] | None = None  # dense, and with the weights left
 
     @property
     def size(self) -> int:

@@ -25,7 +25,7 @@ class SavedLayers:
     @classmethod
     def beside(cls, output: Path, settings: dict[str, Any]) -> "SavedLayers":
         """Open the folder of an output; what other settings left there is removed."""
-        folder = output.with_name(f"{output.name}.sparsify")
+        folder = _folder_of(output)
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise InputError(f"{folder} is not a folder, layers that are done are kept there: remove it")
         if folder.is_dir() and not _is_ours(folder):
@@ -36,6 +36,12 @@ class SavedLayers:
         if not folder.is_dir():
             write_json(folder / _SETTINGS, settings)
         return found
+
+    @classmethod
+    def are_beside(cls, output: Path, settings: dict[str, Any] | None = None) -> bool:
+        """Whether an interrupted run left layers beside an output; with these settings, if they are given."""
+        folder = _folder_of(output)
+        return folder.is_dir() and (settings is None or cls(folder)._settings() == settings)
 
     def _settings(self) -> Any:
         assert self.folder is not None
@@ -86,6 +92,10 @@ class SavedLayers:
         """Remove the folder: its output is there."""
         if self.folder is not None and self.folder.is_dir():
             rmtree(self.folder)
+
+
+def _folder_of(output: Path) -> Path:
+    return output.with_name(f"{output.name}.sparsify")
 
 
 def _is_ours(folder: Path) -> bool:

@@ -30,6 +30,7 @@ from rigl_compress.onnx_pruning.one_shot_pruning import (
     prune_by_magnitude,
 )
 from rigl_compress.onnx_pruning.output_quality import check_finite, compare, outputs_of
+from rigl_compress.onnx_pruning.predicted_times import with_predictions
 from rigl_compress.onnx_pruning.prunable_layers import FoundLayers, PrunableLayer, find_prunable
 from rigl_compress.onnx_pruning.pruned_model import PrunedModel, with_own_biases
 from rigl_compress.onnx_pruning.saved_layers import SavedLayers
@@ -80,14 +81,22 @@ def sparsify_onnx(
 def sparsify_curve(
     source: Path | str, path: Path | str, sparsities: Sequence[float], config: SparsifyConfig, listener: Listener
 ) -> Iterator[SparsifyReport]:
-    """Prune a file to several sparsities, as PATH-0.4.onnx and so on; the errors of layers are measured once."""
-    errors: dict[str, LayerErrors] = {}
-    for each in sparsities:
-        target = Path(path).with_name(f"{Path(path).stem}-{each:g}{Path(path).suffix}")
-        check_target(target, overwrite=config.overwrite, source=Path(source))
-    for each in sparsities:
-        target = Path(path).with_name(f"{Path(path).stem}-{each:g}{Path(path).suffix}")
-        yield _Job(Path(source), target, replace(config, sparsity=each), listener, errors).run()
+    """Prune a file to several sparsities, as PATH-0.4.onnx and so on; the errors of layers are measured once.
+
+    Layers are kept until the last file is there: the same call goes on where it was interrupted, also between files.
+    """
+    whole, errors = Path(path), dict[str, LayerErrors]()
+    targets = [whole.with_name(f"{whole.stem}-{each:g}{whole.suffix}") for each in sparsities]
+    jobs = [
+        _Job(Path(source), target, replace(config, sparsity=each), listener, errors)
+        for target, each in zip(targets, sparsities, strict=True)
+    ]
+    for job in jobs:
+        job.check()
+    for job in jobs:
+        yield job.run(keep_layers=True)
+    for job in jobs:
+        job.saved.remove()
 
 
 class _Job:
@@ -105,17 +114,28 @@ class _Job:
         self.errors: dict[str, LayerErrors] = {} if errors is None else errors
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
+        self.saved = SavedLayers()
 
-    def run(self) -> SparsifyReport:
+    def run(self, *, keep_layers: bool = False) -> SparsifyReport:
         """Read, prune, check, write."""
         began = perf_counter()
         refuse_rewritten(self.source)
-        check_target(self.path, overwrite=self.config.overwrite, source=self.source)
-        if self.path.exists() and self.path.samefile(self.source):
-            raise InputError(f"{self.path} is the source itself: choose another name")
+        self.check()
         with locked_for(self.path):
             report = self._pruned()
+            if not keep_layers:
+                self.saved.remove()
         return replace(report, seconds=perf_counter() - began)
+
+    def check(self) -> None:
+        """Raise for an output that exists; one of an interrupted curve is looked at when its layers are opened."""
+        if self.path.exists() and self.path.samefile(self.source):
+            raise InputError(f"{self.path} is the source itself: choose another name")
+        if not SavedLayers.are_beside(self.path):
+            self._check_target()
+
+    def _check_target(self) -> None:
+        check_target(self.path, overwrite=self.config.overwrite, source=self.source)
 
     def _pruned(self) -> SparsifyReport:
         model = load_model(self.source)
@@ -128,15 +148,16 @@ class _Job:
         check_finite(expected)
         found = self._layers(plain)
         pruned = PrunedModel(plain)
-        saved = self._saved(calibration)
-        pruning = OneShotPruning(pruned, calibration, saved, self.config.threads)
+        self.saved = self._opened(calibration)
+        pruning = OneShotPruning(pruned, calibration, self.saved, self.config.threads)
         counts = self._counts(pruning, found.layers)
         layers = self._prune(pruning, found.layers, counts)
+        if self.config.timing is not None:
+            layers = with_predictions(layers, plain, found.layers, one_sample(plain, calibration.held_out[0]))
         small = pruned.model()
         self.listener("checking", 0, 1)
         quality = compare(expected, outputs_of(small, calibration.held_out, self.config.threads), plain)
         exported = self._write(self._without_dead(small, calibration), calibration, layers)
-        saved.remove()
         latencies, notes = measured_latencies(self.source, self.path, calibration.held_out[0], self.config)
         return SparsifyReport(
             self.source, self.path, self.config.chosen_method, self.config.chosen_allocation, tuple(layers),
@@ -177,13 +198,16 @@ class _Job:
             self.notes.append(f"left dense, as they read one channel per output: {listed(alone, most=3)}")
         return found
 
-    def _saved(self, calibration: Calibration) -> SavedLayers:
+    def _opened(self, calibration: Calibration) -> SavedLayers:
         """Return the folder of layers that are done."""
         if self.config.chosen_method != "obs":
+            self._check_target()
             return SavedLayers()
         kept = ("sparsity", "budget", "allocation")
         settings = {key: getattr(self.config, key) for key in kept} | {"samples": calibration.digest}
         settings |= {"source": sha256_of(self.source), "dense": list(self.config.dense)}
+        if not SavedLayers.are_beside(self.path, settings):
+            self._check_target()
         saved = SavedLayers.beside(self.path, settings)
         if saved.count:
             self.notes.append(f"resumed: {saved.count} layers were done")

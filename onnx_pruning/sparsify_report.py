@@ -63,6 +63,12 @@ class SparsifyReport:
         before, after = self.time_of("original", "onnxruntime"), self.latency
         return before / after if before and after else None
 
+    @property
+    def predicted(self) -> tuple[float, float] | None:
+        """The predicted seconds of all layers, dense and as pruned."""
+        known = [each.predicted for each in self.layers if each.predicted]
+        return (sum(each[0] for each in known), sum(each[1] for each in known)) if known else None
+
     def metric(self, name: str) -> float | None:
         """Return a figure by its name in a condition."""
         quality = self.quality
@@ -89,6 +95,7 @@ class SparsifyReport:
             "format": FORMAT,
             **{"source": str(self.source), "path": str(self.path), "method": self.method},
             **{"allocation": self.allocation, "sparsity": self.sparsity, "quality": asdict(self.quality)},
+            "predicted": self.predicted,
             **{"source_bytes": self.source_bytes, "bytes": self.bytes, "speedup": self.speedup},
             "latencies": [asdict(each) for each in self.latencies],
             **{"layers": rows, "dense": dict(self.dense), "notes": list(self.notes), "seconds": self.seconds},
@@ -106,6 +113,7 @@ def summary_table(report: SparsifyReport) -> TextTable:
         ("signal to noise of the outputs", f"{quality.snr:.1f} dB"),
         *([("mean cosine of the outputs", f"{quality.cosine:.4f}")] if quality.cosine is not None else []),
         *([("same class as the original", percent(quality.agreement))] if quality.agreement is not None else []),
+        *([("predicted for these layers", _change(report.predicted))] if report.predicted else []),
         *((f"{each.file} in {each.runtime}", duration(each.seconds)) for each in report.latencies),
         *([("speed-up", f"{report.speedup:.2f}x")] if report.speedup else []),
     ]
@@ -119,10 +127,21 @@ def _channels(removed: Mapping[str, int]) -> str:
 def layer_table(report: SparsifyReport) -> TextTable:
     """Return a row for every layer."""
     rows = [
-        (each.name, each.operator, "×".join(map(str, each.shape)), percent(each.sparsity), _error(each.error), each.how)
+        (each.name, each.operator, "×".join(map(str, each.shape)), percent(each.sparsity), _error(each.error), each.how,
+         _change(each.predicted))
         for each in report.layers
-    ]
-    return TextTable("layers", ("weight", "operator", "shape", "sparsity", "error", "how"), tuple(rows))
+    ]  # fmt: skip
+    columns = ("weight", "operator", "shape", "sparsity", "error", "how", "predicted")
+    return TextTable("layers", columns, tuple(rows))
+
+
+def _change(times: tuple[float, float] | None) -> str:
+    """Format times before and after.
+
+    >>> _change((3e-5, 1.234e-5))
+    '30.0 µs → 12.3 µs'
+    """
+    return "" if times is None else " → ".join(map(duration, times))
 
 
 def _error(value: float | None) -> str:

@@ -1,6 +1,7 @@
 """rigl-compress sparsify, from the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,16 @@ def test_a_curve_is_several_files_and_one_page(cli: Cli, files: Path) -> None:
     again = cli("sparsify", "net.onnx", "-o", "small.onnx", "--sparsity", "0.9", "--sparsity", "0.6", *words)
     assert again.code == 2
     assert not (files / "small-0.9.onnx").exists()
+
+
+def test_curves_have_five_points_and_say_how_far_they_are(cli: Cli, files: Path) -> None:
+    words = ["net.onnx", "-o", "small.onnx", "--curve", "--no-timing", "--calibration", "data.npz"]
+    done = cli("sparsify", *words)
+    assert done.code == 0, done.err
+    assert sorted(path.name for path in files.glob("small-*")) == [f"small-0.{each}.onnx" for each in (4, 5, 6, 7, 8)]
+    assert re.search(r"pruned, 3 of 3, \d+ s, about 0 s left", done.err)
+    again = cli("sparsify", *words, "--sparsity", "0.9")
+    assert (again.code, "leave out --sparsity" in again.err) == (2, True)
 
 
 def test_errors_are_one_line(cli: Cli, files: Path) -> None:

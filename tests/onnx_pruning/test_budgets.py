@@ -17,7 +17,12 @@ from rigl_compress.onnx_pruning.budget_search import CLOSE, candidates_of, withi
 from rigl_compress.onnx_pruning.layer_costs import byte_costs, time_costs
 from rigl_compress.onnx_pruning.layer_errors import LayerErrors
 from rigl_compress.onnx_pruning.prunable_layers import find_prunable
+from rigl_compress.onnx_pruning.sparsify_report import layer_table, summary_table
+from rigl_compress.pipeline.bench.timing import TimingPlan
+from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.sparsity.budgets import Budget, parse_budget
+
+needs_kernels = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason())
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,22 @@ def test_times_behind_a_shape_that_is_computed_are_those_of_a_run() -> None:
     sample = {"x": draw(2, 24, 256)}
     found, known = (time_costs(each, find_prunable(each).layers, sample)["a"] for each in (model, plain))
     assert [found(each) for each in (1.0, 0.3, 0.1)] == [known(each) for each in (1.0, 0.3, 0.1)]
+
+
+@needs_kernels
+def test_reports_have_the_predicted_times_of_layers(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["h"]), helper.make_node("MatMul", ["h", "b"], ["y"])]
+    saved(model_of(nodes, [["n", 512]], {"a": draw(512, 512), "b": draw(512, 512)}), tmp_path / "net.onnx")
+    quick = TimingPlan(openings=1, rounds=2, seconds=1.0)
+    given = {"sparsity": 0.9, "timing": quick, "dense": ("b",)}
+    found = rc.sparsify_onnx(tmp_path / "net.onnx", tmp_path / "small.onnx", **given)
+    costs = time_costs(onnx.load(tmp_path / "net.onnx"), find_prunable(onnx.load(tmp_path / "net.onnx")).layers,
+                       {"x": draw(1, 512)})  # fmt: skip
+    assert [each.name for each in found.layers] == ["a"]
+    assert found.layers[0].predicted == pytest.approx((1e-9 * costs["a"](1.0), 1e-9 * costs["a"](0.1)), rel=0.01)
+    assert found.predicted == found.layers[0].predicted
+    assert "predicted for these layers" in dict(summary_table(found).rows)
+    assert " → " in layer_table(found).rows[0][-1]
 
 
 @pytest.mark.parametrize("speedup", [1.5, 2.0, 3.0])

@@ -13,7 +13,9 @@ from onnx_layers import correlated, draw, model_of, perceptron, saved
 import rigl_compress as rc
 from rigl_compress.core.errors import InputError
 from rigl_compress.exporters.restore import restore
-from rigl_compress.onnx_pruning import one_shot_pruning
+from rigl_compress.onnx_pruning import one_shot_pruning, sparsify_onnx
+from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
+from rigl_compress.onnx_pruning.sparsify_onnx import sparsify_curve
 from rigl_compress.onnx_pruning.sparsify_report import METRICS, SparsifyReport
 from rigl_compress.pipeline.bench.conditions import parse_condition
 
@@ -111,6 +113,46 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(files: Path, monkeypatch: 
     assert not (files / "again.onnx.sparsify").exists()
 
 
+def test_an_interrupted_curve_goes_on_where_it_stopped(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SparsifyConfig(calibration=files / "data.npz", timing=None)
+
+    def curve(name: str, stop_at: int = -1) -> list[SparsifyReport]:
+        pruned = 0
+
+        def stop(what: str, done: int, total: int) -> None:
+            nonlocal pruned
+            pruned += what.startswith("pruning")
+            if pruned == stop_at:
+                raise KeyboardInterrupt
+
+        return list(sparsify_curve(files / "net.onnx", files / name, (0.3, 0.6), config, stop))
+
+    whole = curve("whole.onnx")
+    assert not list(files.glob("*.sparsify"))
+    with pytest.raises(KeyboardInterrupt):
+        curve("part.onnx", stop_at=5)  # the second layer of the second file
+    assert (files / "part-0.3.onnx").exists()
+    monkeypatch.setattr(sparsify_onnx, "ErrorProbe", None)  # nothing is measured again
+    resumed = curve("part.onnx")
+    assert ["resumed: 3 layers were done" in each.notes for each in resumed] == [True, False]
+    assert "resumed: 1 layers were done" in resumed[1].notes
+    for one, other in zip(whole, resumed, strict=True):
+        assert one.path.read_bytes() == other.path.read_bytes()
+    assert not list(files.glob("*.sparsify"))
+    with pytest.raises(InputError, match="exists"):
+        curve("part.onnx")
+
+
+def test_an_output_of_other_settings_is_kept_beside_layers(files: Path) -> None:
+    config = SparsifyConfig(calibration=files / "data.npz", timing=None)
+    next(sparsify_curve(files / "net.onnx", files / "part.onnx", (0.3, 0.6), config, lambda *_: None))
+    before = (files / "part-0.3.onnx").read_bytes()
+    for others in ({"method": "magnitude", "sparsity": 0.3}, {"sparsity": 0.4}):
+        with pytest.raises(InputError, match="exists"):
+            run(files, "part-0.3.onnx", samples=256, **others)
+    assert (files / "part-0.3.onnx").read_bytes() == before
+
+
 def test_other_settings_do_not_resume(files: Path) -> None:
     def stop(what: str, done: int, total: int) -> None:
         if done == 2 and what.startswith("pruning"):
@@ -148,6 +190,18 @@ def test_convolutions_with_groups_and_shared_weights(tmp_path: Path) -> None:
     magnitude = run(tmp_path, "magnitude.onnx", sparsity=0.5, allocation="uniform", method="magnitude")
     assert found.quality.error < magnitude.quality.error / 2
     assert any("one channel per output: d" in note for note in found.notes)
+
+
+def test_the_bias_takes_up_the_mean_that_outputs_lost(tmp_path: Path) -> None:
+    weights = {"w": draw(20, 32), "b": draw(20, seed=1)}
+    model = model_of([helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)], [["n", 32]], weights)
+    saved(model, tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=correlated(240, 32) + 3)
+    x = correlated(4000, 32, seed=5) + 3
+    found = run(tmp_path, sparsity=0.7, keep_dead_channels=True)
+    wanted, got = (ort.InferenceSession(each).run(None, {"x": x})[0] for each in (tmp_path / "net.onnx", found.path))
+    off = np.abs(wanted.mean(0) - got.mean(0)) / wanted.std(0)
+    assert off.max() < 0.15
 
 
 def test_few_samples_fall_back_and_fewer_than_columns_are_damped(tmp_path: Path) -> None:
