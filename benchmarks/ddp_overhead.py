@@ -3,9 +3,9 @@
     python benchmarks/ddp_overhead.py [--rounds 9] [--no-memory] [--markdown FILE]
 
 Time: both ranks (gloo, one thread each) take turns with a dense and a sparse network in the same processes; CPU time of
-rank 0, of our part that of its main thread, medians over the rounds. Memory: each kind of training in processes of its own; the largest resident memory of
-rank 0 above that of dense training, and what of it is more than a byte for each weight, in bytes for each weight of one
-layer.
+rank 0, of our part that of its main thread, medians over the rounds. Memory: each kind of training in processes of its
+own; the largest resident memory of rank 0 above that of dense training, and what of it is more than a byte for each
+weight, in bytes for each weight of one layer.
 """
 
 import json
