@@ -93,6 +93,7 @@ class Candidate:
         with torch.no_grad():
             self.sparse._update(0)
         seconds = thread_time() - began
+        self.sparse.updater.end_step()  # as Sparsifier.step does: else the next step reads all weights
         self.optimizer.zero_grad()
         return seconds
 
