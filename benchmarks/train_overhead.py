@@ -96,6 +96,7 @@ class Candidate:
             with torch.no_grad():
                 self.sparse._update(0)  # step 0: f_decay is at its largest, α
             seconds += process_time() - began
+            self.sparse.updater.end_step()  # as Sparsifier.step does: else the next step reads all weights
             self.optimizer.zero_grad()
         return seconds / count
 

@@ -85,6 +85,7 @@ class Training:
         F.cross_entropy(self.model(self.x).flatten(0, -2), self.y.flatten()).backward()
         with clock.part("update / ΔT"), torch.no_grad():
             self.sparse._update(0)  # step 0: f_decay is at its largest, α
+        self.sparse.updater.end_step()  # as Sparsifier.step does: else the next step reads all weights
         self.optimizer.zero_grad()
 
 

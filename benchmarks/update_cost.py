@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from rigl_compress import Sparsifier
 from rigl_compress.core.provenance import command_line, environment
 from rigl_compress.pipeline.markdown import markdown as markdown_table
-from rigl_compress.sparsity.rank_agreement import digests
+from rigl_compress.sparsity.rank_agreement import digest
 
 INTERVAL = 100  # ΔT
 # Assumptions, of an A100 80 GB in nodes of eight: memory, half precision at 40 % of its peak, network within and
@@ -84,8 +84,8 @@ def measured(repeats: int) -> Constants:
     usual = fastest(step, repeats)
     F.mse_loss(model(x), x).backward()
     update = fastest(lambda: sparse._update(INTERVAL), repeats) / 2  # of two layers
-    digest = fastest(lambda: digests([layer.positions]), repeats)
-    return Constants(update / once, digest / once, usual, once)
+    hashed = fastest(lambda: digest(layer.positions), repeats)
+    return Constants(update / once, hashed / once, usual, once)
 
 
 def row(network: Network, gpus: int, constants: Constants) -> tuple[str, ...]:

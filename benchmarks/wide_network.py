@@ -135,7 +135,7 @@ def train(settings: Settings) -> dict[str, object]:
     return {
         "network": "-".join(map(str, (prod(data.input_shape), *settings.hidden, data.classes))),
         "sparsity": settings.sparsity,
-        "connections": sum(len(each) for each in training.sparse.updater.active.values()),
+        "connections": sum(len(positions) for _, positions in training.sparse.updater.active),
         "dense_weights": weights,
         "dense_gib": round(needed / GIB, 1),
         "built_gib": round(built, 2),

@@ -1,5 +1,6 @@
 """Large tensors one block at a time, so that temporary results do not have the size of the whole."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,21 @@ def count_true(mask: Tensor) -> int:
     return int(torch.count_nonzero(mask))
 
 
+def true_positions(mask: Tensor, count: int) -> Tensor:
+    """Return the flat positions of the elements that are True, ascending; where `count` is right, nothing waits.
+
+    >>> true_positions(torch.tensor([[False, True], [True, False]]), 2).tolist()
+    [1, 2]
+    """
+    flat = mask.reshape(-1)
+    if mask.is_cpu:
+        return torch.from_numpy(np.flatnonzero(flat.numpy()))  # up to ten times faster than torch
+    try:
+        return torch.nonzero_static(flat, size=count).squeeze(1)
+    except NotImplementedError:  # older versions of torch, some devices
+        return flat.nonzero().squeeze(1)
+
+
 def any_outside(tensor: Tensor, mask: Tensor) -> Tensor:
     """Whether any element is not zero where a mask is False, as a boolean on the device.
 
@@ -46,9 +62,10 @@ def any_outside(tensor: Tensor, mask: Tensor) -> Tensor:
 
 def mask_in_place(tensor: Tensor, mask: Tensor) -> None:
     """Multiply a tensor by a mask of its shape."""
+    factors = mask.view(torch.uint8)  # torch converts bytes many times faster than booleans
     if is_one_block(tensor):
-        tensor.mul_(mask.to(tensor.dtype))
+        tensor.mul_(factors)
         return
     rows = max(1, BLOCK * len(tensor) // tensor.numel())  # views of rows, whatever the strides
     for row in range(0, len(tensor), rows):
-        tensor[row : row + rows].mul_(mask[row : row + rows].to(tensor.dtype))
+        tensor[row : row + rows].mul_(factors[row : row + rows])

@@ -13,7 +13,7 @@ from torch import Tensor
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.native_library import is_truncated, library_path
 
-VERSION = 2  # of the functions below: the same as in native/train_api.cpp
+VERSION = 3  # of the functions below: the same as in native/train_api.cpp
 _MESSAGE_SIZE = 200
 # The structs are those of native/train_layer.h; native/train_api.cpp checks their sizes.
 

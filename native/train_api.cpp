@@ -13,6 +13,7 @@
 #include "huge_pages.h"
 #include "train_growth.h"
 #include "train_layer.h"
+#include "train_mask.h"
 #include "train_norm.h"
 #include "train_run.h"
 
@@ -25,6 +26,7 @@ using namespace rigl;
 static_assert(sizeof(TrainShape) == 88 && sizeof(TrainCall) == 80 && sizeof(NormCall) == 104,
               "see models/training_kernels.py");
 static_assert(sizeof(RunStage) == 88 && sizeof(RunCall) == 48, "see models/run_kernels.py");
+static_assert(sizeof(MaskedTensor) == 24, "see models/mask_kernels.py");
 #endif
 
 // Threads live for one call: sparse layers that are worth several threads take far longer than starting them.
@@ -88,7 +90,7 @@ int run(void* handle, const TrainCall* call, int threads, char* error, std::size
 
 }  // namespace
 
-RIGL_EXPORT int rigl_train_version() { return 2; }
+RIGL_EXPORT int rigl_train_version() { return 3; }
 
 RIGL_EXPORT void* rigl_train_create(const TrainShape* shape, const std::int64_t* positions, std::size_t count,
                                     const char* kernels_name, char* error, std::size_t room) {
@@ -131,6 +133,13 @@ RIGL_EXPORT int rigl_train_norm(const NormCall* call, int backward, const char* 
     std::size_t count = static_cast<std::size_t>(std::max(threads, 1));
     const Threads used = {static_cast<int>(count), run_in_threads, &count};
     (backward ? norm_backward : norm_forward)(train_kernels(named_kernels(kernels_name)), *call, used);
+  });
+}
+
+RIGL_EXPORT int rigl_train_mask(const MaskedTensor* tensors, std::size_t count, const char* kernels_name, int threads,
+                                char* error, std::size_t room) {
+  return with_threads(threads, error, room, [&](const Threads& used) {
+    mask_tensors(train_kernels(named_kernels(kernels_name)), tensors, count, used);
   });
 }
 

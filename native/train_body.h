@@ -128,8 +128,12 @@ void sample_tile(const BlockView& block, const SampleTask& task) {
 #include "train_conv_body.h"
 #include "train_norm_body.h"
 
-constexpr TrainKernels kTable = {kLanes,        sample_tile, copy_vectors,  convolve_tile,   correlate_tile,
-                                 sum_distances, scale_row,   sum_gradients, spread_gradients};
+void mask(float* __restrict values, const uint8_t* __restrict active, size_t count) {
+  for (size_t i = 0; i < count; ++i) values[i] *= static_cast<float>(active[i]);
+}
+
+constexpr TrainKernels kTable = {kLanes,        sample_tile, copy_vectors,  convolve_tile,    correlate_tile,
+                                 sum_distances, scale_row,   sum_gradients, spread_gradients, mask};
 
 }  // namespace
 }  // namespace rigl

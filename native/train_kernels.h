@@ -74,6 +74,8 @@ struct TrainKernels {
   void (*sum_gradients)(const NormRow&, double* plain, double* weighted);
   // dx = dy · scale − constant − (x − mean) · slope
   void (*spread_gradients)(const NormRow&, float constant, float slope, float* dx);
+  // values *= active, which is 0 or 1
+  void (*mask)(float* values, const uint8_t* active, size_t count);
 };
 
 const TrainKernels* portable_train_kernels();

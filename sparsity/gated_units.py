@@ -1,6 +1,6 @@
 """Structured methods: whole units are removed by gates, the connections stay as they are."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -38,9 +38,9 @@ class GatedUnits:
         return Topology(masks | {name: masks[name] & mask for name, mask in self.gates.masks().items()})
 
     @property
-    def active(self) -> dict[str, Tensor]:
-        """The flat positions of the active connections, by weight."""
-        return {name: active_positions(mask) for name, mask in self.topology.items()}
+    def active(self) -> Iterator[tuple[str, Tensor]]:
+        """The flat positions of the active connections, one weight after the other."""
+        return ((name, active_positions(mask)) for name, mask in self.topology.items())
 
     @property
     def sparsity(self) -> float:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rigl_compress.core.random_generators import generator
-from rigl_compress.core.tensor_blocks import block_bounds, is_one_block, mask_in_place
+from rigl_compress.core.tensor_blocks import block_bounds, true_positions
 from rigl_compress.models.sparse_parameters import Part
 
 
@@ -20,11 +20,8 @@ class Layer:
     parameter: nn.Parameter
     part: Part
     target: int  # active connections at the end of training
-    positions: Tensor  # flat positions of the active connections; its length is known without asking the device
-    mask: Tensor  # the same as booleans
-    # The same in the weight's dtype: gradients are multiplied by it at every step. None for a weight of several blocks,
-    # which is multiplied by one block of its mask at a time.
-    float_mask: Tensor | None
+    active: int  # connections that are active now, known without asking the device
+    mask: Tensor  # which they are, as booleans: a byte for each connection is all that a layer keeps
     memory: dict[str, Tensor] = field(default_factory=dict)  # what the method remembers; saved with checkpoints
     unmasked: Tensor | None = None  # the gradient of all connections, where an update follows the optimizer step
 
@@ -32,17 +29,15 @@ class Layer:
     def full(cls, name: str, parameter: nn.Parameter, part: Part) -> "Layer":
         """Return a layer with all its connections active."""
         weight = part.of(parameter.detach())
-        positions = torch.arange(weight.numel(), device=weight.device)
         mask = torch.ones(weight.shape, dtype=torch.bool, device=weight.device)
-        return cls(name, parameter, part, weight.numel(), positions, mask, _float_mask(mask, weight))
+        return cls(name, parameter, part, weight.numel(), weight.numel(), mask)
 
     @classmethod
     def empty(cls, name: str, parameter: nn.Parameter, part: Part, target: int) -> "Layer":
         """Return a layer with none of its connections active yet."""
         weight = part.of(parameter.detach())
-        positions = torch.empty(0, dtype=torch.long, device=weight.device)
         mask = torch.zeros(weight.shape, dtype=torch.bool, device=weight.device)
-        return cls(name, parameter, part, target, positions, mask, _float_mask(mask, weight))
+        return cls(name, parameter, part, target, 0, mask)
 
     @classmethod
     def unwired(cls, name: str, parameter: nn.Parameter, part: Part) -> "Layer":
@@ -51,7 +46,7 @@ class Layer:
         mask = torch.ones((), dtype=torch.bool, device=place).expand(parameter.shape)
         stand_in = nn.Parameter(torch.zeros((), device=place).expand(parameter.shape), requires_grad=False)
         weight = stand_in if parameter.is_meta else parameter
-        return cls(name, weight, part, 0, torch.empty(0, dtype=torch.long), mask, None)
+        return cls(name, weight, part, 0, 0, mask)
 
     @property
     def weight(self) -> Tensor:
@@ -79,15 +74,14 @@ class Layer:
         return self.active < self.size
 
     @property
-    def active(self) -> int:
-        """The number of active connections."""
-        return len(self.positions)
+    def positions(self) -> Tensor:
+        """The flat positions of the active connections, ascending, as a new tensor."""
+        return true_positions(self.mask, self.active)
 
     def follow_weight(self) -> None:
         """Move to the device and dtype of the weight: a model may be converted after the sparsifier was built."""
         weight = self.weight
-        self.positions, self.mask = self.positions.to(weight.device), self.mask.to(weight.device)
-        self.float_mask = _float_mask(self.mask, weight)
+        self.mask = self.mask.to(weight.device)
         self.memory = {
             key: value.to(weight if value.is_floating_point() else weight.device) for key, value in self.memory.items()
         }
@@ -107,22 +101,8 @@ class Layer:
 
     def activate(self, positions: Tensor) -> None:
         """Make the connections at these positions active and all others inactive, in place."""
-        for dense, active in ((self.mask, True), (self.float_mask, 1)):
-            if dense is None:
-                continue
-            dense.view(-1).index_fill_(0, self.positions, 0).index_fill_(0, positions, active)
-        self.positions = positions.sort().values  # a resumed run has the mask alone: ties have to break alike
-
-    def mask_out(self, tensor: Tensor) -> None:
-        """Zero a tensor of the layer's shape at inactive connections, in place."""
-        if self.float_mask is None:
-            mask_in_place(tensor, self.mask)
-        else:
-            tensor.mul_(self.float_mask)
-
-
-def _float_mask(mask: Tensor, weight: Tensor) -> Tensor | None:
-    return mask.to(weight.dtype) if is_one_block(weight) else None
+        self.mask.zero_().view(-1).index_fill_(0, positions, True)
+        self.active = len(positions)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rigl_compress.core.errors import InputError
+from rigl_compress.models.mask_kernels import multiply_by_masks
 from rigl_compress.models.topology import Topology
 from rigl_compress.sparsity.connection_scores import random
 from rigl_compress.sparsity.inactive_weights import (
@@ -63,12 +64,13 @@ class MaskedLayers:
         for layer in self.layers if self._keeps else ():
             layer.unmasked = None if layer.gradient is None else layer.gradient.clone()
         # Zero gradient, zero weight and zero optimizer state stay zero under SGD, Adam and their like.
-        _mask_all([(layer, gradient) for layer in self.layers if (gradient := layer.gradient) is not None])
+        masked = [layer for layer in self.layers if layer.masked]
+        multiply_by_masks([(gradient, layer.mask) for layer in masked if (gradient := layer.gradient) is not None])
 
     @torch.no_grad()
     def mask_weights(self) -> None:
         """Zero the weights of inactive connections."""
-        _mask_all([(layer, layer.weight) for layer in self.layers if layer.masked])
+        multiply_by_masks([(layer.weight, layer.mask) for layer in self.layers if layer.masked])
 
     # What the method does at every step
 
@@ -170,18 +172,6 @@ class MaskedLayers:
             layer.activate(active_positions(state["masks"][layer.name].to(device)))
             layer.memory = {key: value.to(device) for key, value in state["memory"][layer.name].items()}
         self._weight_versions = None
-
-
-def _mask_all(tensors: Sequence[tuple[Layer, Tensor]]) -> None:
-    """Zero tensors of layers at inactive connections, at once where the layers are of one block."""
-    sparse = [(layer, tensor) for layer, tensor in tensors if layer.masked]
-    at_once = [(tensor, layer.float_mask) for layer, tensor in sparse if layer.float_mask is not None]
-    if at_once:
-        found, masks = zip(*at_once, strict=True)
-        torch._foreach_mul_(found, masks)
-    for layer, tensor in sparse:
-        if layer.float_mask is None:
-            layer.mask_out(tensor)
 
 
 def _learning_rate(optimizer: Optimizer, parameter: nn.Parameter) -> float:

@@ -1,6 +1,6 @@
 """Replicas of one network in several processes: their connections agree after every update, and so do their gates."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, distributed, nn
@@ -19,23 +19,24 @@ def is_distributed() -> bool:
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
-def digests(active: Sequence[Tensor]) -> Tensor:
-    """Return a number for the active positions of each layer, the same wherever they are the same.
+def digest(positions: Tensor) -> Tensor:
+    """Return a number for the active positions of a layer, the same wherever they are the same.
 
-    >>> digests([torch.tensor([1, 4]), torch.tensor([2, 3]), torch.tensor([1, 4])]).unique().numel()
-    2
+    >>> first, second, third = (digest(torch.tensor(each)).item() for each in ([1, 4], [2, 3], [1, 4]))
+    >>> first == third, first == second
+    (True, False)
     """
-    return torch.stack([_digest(positions) for positions in active])
-
-
-def _digest(positions: Tensor) -> Tensor:
     spread = (positions + 1) * _MIX  # wraps around
     return (spread ^ (spread >> 29)).mul_(_MIX).sum()
 
 
-def check_same_connections(active: Mapping[str, Tensor], step: int) -> None:
-    """Raise, in every process, where the active positions of a layer differ from those of rank 0."""
-    own = digests(list(active.values()))
+def check_same_connections(active: Iterable[tuple[str, Tensor]], step: int) -> None:
+    """Raise, in every process, where the active positions of a layer differ from those of rank 0.
+
+    The positions are those of one layer after the other: only one of them is in memory.
+    """
+    digests = {name: digest(positions) for name, positions in active}
+    own = torch.stack(list(digests.values()))
     both = torch.stack([own, ~own])  # the largest of ~x belongs to the smallest x
     distributed.all_reduce(both, distributed.ReduceOp.MAX)
     if torch.equal(both[0], ~both[1]):
@@ -44,7 +45,7 @@ def check_same_connections(active: Mapping[str, Tensor], step: int) -> None:
     distributed.all_gather(found, own)
     rank, layer = _first_difference(torch.stack(found))
     raise DisagreementError(
-        f"rank {rank} chose other connections of {list(active)[layer]!r} than rank 0 at step {step}: average the "
+        f"rank {rank} chose other connections of {list(digests)[layer]!r} than rank 0 at step {step}: average the "
         "gradients over all processes before sparse.step() (DistributedDataParallel does), and give every process "
         "the same weights, seed, learning rate and versions"
     )

@@ -1,6 +1,6 @@
 """Several processes that train one network must choose the same connections."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 from torch import distributed
@@ -17,7 +17,7 @@ def check_replicas(layers: Sequence[Layer], seed: int) -> bool:
     """
     if not is_distributed():
         return False
-    own = (_digest(_network(layers)), seed, _digest(_topology(layers)))
+    own = (_digest([_network(layers)]), seed, _digest(_topology(layers)))
     found: list[tuple[str, int, str]] = [own] * distributed.get_world_size()
     distributed.all_gather_object(found, own)
     networks, seeds, topologies = (set(each) for each in zip(*found, strict=True))
@@ -37,9 +37,12 @@ def _network(layers: Sequence[Layer]) -> bytes:
     return repr([(layer.name, tuple(layer.shape)) for layer in layers]).encode()
 
 
-def _topology(layers: Sequence[Layer]) -> bytes:
-    return b"".join(layer.positions.cpu().numpy().tobytes() for layer in layers)
+def _topology(layers: Sequence[Layer]) -> Iterator[bytes]:
+    return (layer.positions.cpu().numpy().tobytes() for layer in layers)
 
 
-def _digest(content: bytes) -> str:
-    return blake2b(content, digest_size=16).hexdigest()
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()

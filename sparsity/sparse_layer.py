@@ -24,7 +24,7 @@ class SparseLayer(Layer):
     """One weight of active connections. Only the sparsifier changes it."""
 
     def __init__(self, name: str, module: SparseModule, part: Part, target: int) -> None:
-        vars(self).update(name=name, part=part, target=target, memory={}, float_mask=None)
+        vars(self).update(name=name, part=part, target=target, memory={})
         self.module = module
         self.former: Tensor  # the positions, once the layer is dense again
 
@@ -39,9 +39,14 @@ class SparseLayer(Layer):
         return self.module._parameters["weight"]  # type: ignore[return-value]  # read several times in each step
 
     @property
-    def positions(self) -> Tensor:  # type: ignore[override]
+    def positions(self) -> Tensor:
         """The flat positions of the active connections, ascending."""
         return self.wiring.positions
+
+    @property
+    def active(self) -> int:  # type: ignore[override]
+        """The number of active connections."""
+        return len(self.positions)
 
     @property
     def mask(self) -> Tensor:  # type: ignore[override]

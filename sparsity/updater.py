@@ -1,6 +1,6 @@
 """What a method changes in a network in training: connections, units, or straight-through weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -26,8 +26,8 @@ class Updater(Protocol):
         """The active connections, as a copy."""
 
     @property
-    def active(self) -> dict[str, Tensor]:
-        """The flat positions of the active connections, by layer."""
+    def active(self) -> Iterator[tuple[str, Tensor]]:
+        """The flat positions of the active connections, one layer after the other."""
 
     @property
     def sparsity(self) -> float:

@@ -1,6 +1,6 @@
 """What the updaters of connections and of straight-through weights share: masks over the layers' own weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -25,9 +25,9 @@ class WeightUpdater:
         return self._masked.topology
 
     @property
-    def active(self) -> dict[str, Tensor]:
-        """The flat positions of the active connections, by layer; not a copy."""
-        return {layer.name: layer.positions for layer in self._masked.layers}
+    def active(self) -> Iterator[tuple[str, Tensor]]:
+        """The flat positions of the active connections, one layer after the other."""
+        return ((layer.name, layer.positions) for layer in self._masked.layers)
 
     @property
     def sparsity(self) -> float:

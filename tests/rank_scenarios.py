@@ -5,20 +5,27 @@ pipeline/train/test_processes.py runs it as a script with a folder that has litt
 
 import json
 import os
+import resource
 import select
+import shutil
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 import tiny
 
+import rigl_compress
+from rigl_compress.pipeline.train import launch_processes, rank_failures
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from reliability import commands
 from reliability.ranks import fork_ranks
+from reliability.soundness import leftovers
 from torch.distributed import TCPStore
 
 Words = list[object]
@@ -41,15 +48,16 @@ class Scenarios:
         common: Words = ["--data-dir", self.root / data, "--device", "cpu", *words]
         return ["train", *([] if "--resume" in words else ["--recipe", self.root / "tiny.toml"]), *common]
 
-    def ranks(self, calls: Sequence[Words], signals: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:
+    def ranks(self, calls: Sequence[Words], before: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
         """Call one command in each rank, as torchrun does."""
         store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
         together = {"WORLD_SIZE": len(calls), "MASTER_ADDR": "localhost", "MASTER_PORT": store.port}
         together |= {"TORCHELASTIC_USE_AGENT_STORE": True}
         begin = monotonic()
-        children = [self._started(words, {**together, "RANK": rank}) for rank, words in enumerate(calls)]
-        for rank, number in signals:
-            os.kill(children[rank][0], number)
+        children = []
+        for rank, words in enumerate(calls):
+            before(rank)
+            children.append(self._started(words, {**together, "RANK": rank}))
         ended = [_ended(*child) for child in children]
         return {
             "codes": [code for code, _ in ended],
@@ -58,13 +66,8 @@ class Scenarios:
         }
 
     def _started(self, words: Words, variables: dict[str, Any]) -> tuple[int, int]:
-        before = dict(os.environ)
-        os.environ |= {key: str(value) for key, value in variables.items()}
-        try:
+        with changed_environment(variables):
             return commands.start(words)
-        finally:
-            os.environ.clear()
-            os.environ |= before
 
     # What goes wrong
 
@@ -73,6 +76,29 @@ class Scenarios:
 
     def data(self) -> dict[str, Any]:
         return self.ranks([self.train("-o", self.root / "data-run", data=data) for data in ("data", "other")])
+
+    def code(self) -> dict[str, Any]:
+        """Both ranks run from checkouts, whose folders are links; in that of rank 1 a file was changed."""
+        here, folders = rigl_compress.__file__, [self._checkout(f"checkout-{rank}") for rank in (0, 1)]
+        with (folders[1] / "sparsity" / "rewire.py").open("a") as file:
+            file.write("# changed\n")
+
+        def from_checkout(rank: int) -> None:
+            rigl_compress.__file__ = str(folders[rank] / "__init__.py")
+
+        try:
+            return self.ranks([self.train("-o", self.root / "code")] * 2, before=from_checkout)
+        finally:
+            rigl_compress.__file__ = here
+
+    def _checkout(self, name: str) -> Path:
+        package, sources = self.root / name / "package", self.root / name / "sources"
+        ignored = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(Path(rigl_compress.__file__).parent, sources, ignore=ignored)
+        package.mkdir()
+        for each in sources.iterdir():
+            (package / each.name).symlink_to(each)
+        return package
 
     def damaged(self) -> dict[str, Any]:
         return self.ranks([self.train("-o", self.root / "damaged-run", data=data) for data in ("data", "damaged")])
@@ -102,15 +128,51 @@ class Scenarios:
         return {"codes": [ended.code], "said": [ended.said]}
 
     def stopped(self) -> dict[str, Any]:
-        run = self.root / "stopped"
+        return self._disturbed("stopped", lambda child: os.kill(child, signal.SIGTERM))
+
+    def killed(self) -> dict[str, Any]:
+        return self._disturbed("killed", lambda child: os.kill(_ranks(child)[1], signal.SIGKILL))
+
+    def hanging(self) -> dict[str, Any]:
+        """Rank 1 answers no more: rank 0 gives up after the time-out, the launcher ends both."""
+        with changed_environment({"RIGL_COMPRESS_TIMEOUT": 5}):
+            return self._disturbed("hanging", lambda child: os.kill(_ranks(child)[1], signal.SIGSTOP))
+
+    def disk(self) -> dict[str, Any]:
+        """Rank 0 reaches a limit on the size of files after an epoch: writing fails as it does on a full disk."""
+
+        def fill(child: int) -> None:
+            resource.prlimit(_ranks(child)[0], resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+
+        return self._disturbed("disk", fill)
+
+    def _disturbed(self, name: str, disturb: Callable[[int], None]) -> dict[str, Any]:
+        """Do something to a run of two processes after its first epoch, and let the run go on when it has ended."""
+        run = self.root / name
         child, reading = commands.start(self.train("-o", run, "--processes", 2, "--set", "train.epochs=12"))
         while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
             sleep(0.001)
-        os.kill(child, signal.SIGTERM)
+        disturb(child)
         first = commands.wait(child, reading)
-        done = (run / "result.json").exists()
+        found = {"done": (run / "result.json").exists(), "left": first.left, "files": leftovers(run)}
         second = commands.call(*self.train("--resume", run, "--processes", 2))
-        return {"codes": [first.code, second.code], "said": [first.said, second.said], "done": done}
+        return {"codes": [first.code, second.code], "said": [first.said, second.said], **found}
+
+
+@contextmanager
+def changed_environment(variables: Mapping[str, object]) -> Iterator[None]:
+    """Set variables of the environment for what is started in the block."""
+    before = dict(os.environ)
+    os.environ |= {key: str(value) for key, value in variables.items()}
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before
+
+
+def _ranks(launcher: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
 
 
 def _ended(child: int, reading: int) -> tuple[int, str]:
@@ -123,8 +185,10 @@ def _ended(child: int, reading: int) -> tuple[int, str]:
 def main(root: Path) -> None:
     scenarios = Scenarios(root)
     fork_ranks()
+    rank_failures.PATIENCE, launch_processes.GRACE = 2.0, 8.0  # seconds: a rank that hangs costs less time
     commands.import_what_is_imported_by(scenarios.train("-o", root / "warm", "--set", "train.epochs=1"))
-    names = ("recipes", "data", "damaged", "batch", "occupied", "port", "other_command", "whole", "stopped")
+    agreeing = ("recipes", "data", "code", "damaged", "batch", "occupied", "port", "other_command")
+    names = (*agreeing, "whole", "stopped", "killed", "hanging", "disk")
     found = {}
     for name in names:
         print(name, file=sys.stderr, flush=True)

@@ -67,6 +67,30 @@ def in_loop(rank: int, method: str = "rigl", accumulate: int = 1, **settings: An
     return repr([[mask.nonzero().tolist() for mask in sparse.topology.values()], gates])
 
 
+def overflowed(rank: int, method: str) -> str:
+    """Train in scaled float16 with gradients that overflow in rank 1 alone, also where an update is due."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(network())
+    sparse = sparsifier(model, method=method)
+    scaler, kept = torch.amp.GradScaler("cpu", init_scale=2.0**4), True
+    for step in range(14):
+        overflows, before = step in (0, 3, 4, 9), sparse.topology
+        x = torch.randn(16, 12, generator=torch.Generator().manual_seed(2 * step + rank))
+        with torch.autocast("cpu", torch.float16):
+            loss = F.cross_entropy(model(x), x[:, :4].argmax(1))
+        scaler.scale(loss * (torch.inf if rank and overflows else 1.0)).backward()
+        scaler.unscale_(sparse.optimizer)
+        if not sparse.step():
+            scaler.step(sparse.optimizer)
+        scaler.update()
+        sparse.optimizer.zero_grad()
+        kept &= not overflows or sparse.topology == before
+    remembered = [value for memory in sparse.state_dict()["memory"].values() for value in memory.values()]
+    finite = all(value.isfinite().all() for value in (*model.parameters(), *remembered))
+    connections = [mask.nonzero().tolist() for mask in sparse.topology.values()]
+    return repr([connections, finite, kept, sparse.updates > 0, scaler.get_scale()])
+
+
 def compiled(model: nn.Module) -> nn.Module:
     return torch.compile(model, backend="aot_eager")  # type: ignore[return-value]
 
@@ -135,6 +159,7 @@ def main(rank: int, store: str) -> None:
         "buckets": in_loop(rank, bucket_cap_mb=0.0005, gradient_as_bucket_view=True),
         "static graph": in_loop(rank, static_graph=True),
         "gates": in_loop(rank, method="l0", accumulate=2),
+        **{f"overflow {method}": overflowed(rank, method) for method in ("rigl", "snfs", "snip", "dnw")},
         "not averaged": apart(rank),
         "batch norm": batch_norm(rank),
         "sharded": sharded(),

@@ -1,5 +1,6 @@
 """Whether all processes of a run have the same code, recipe, data and files."""
 
+import os
 from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import blake2b
@@ -55,8 +56,10 @@ def _content(samples: Samples) -> list[bytes]:
 
 @cache
 def _code() -> str:
-    folder = Path(rigl_compress.__file__).parent
-    return _digest(b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py"))))
+    """Return the digest of all source files; in a checkout their folders are links."""
+    folders = sorted(os.walk(Path(rigl_compress.__file__).parent, followlinks=True))
+    sources = (Path(folder, name) for folder, _, names in folders for name in sorted(names) if name.endswith(".py"))
+    return _digest(b"".join(path.read_bytes() for path in sources))
 
 
 def _digest(content: bytes) -> str:

@@ -59,7 +59,7 @@ def test_a_resumed_training_has_the_same_bits(tmp_path: Path, optimizer: str, st
 def test_the_file_has_no_dense_weight(tmp_path: Path) -> None:
     training = Training().train(7)
     save_active(tmp_path / "file", training.model, training.sparse)
-    active = sum(len(each) for each in training.sparse.updater.active.values())
+    active = sum(len(positions) for _, positions in training.sparse.updater.active)
     assert (tmp_path / "file").stat().st_size < 40 * active + 20_000
     assert (tmp_path / "file").stat().st_size < 4 * 300 * 300
 

@@ -61,6 +61,12 @@ def test_settings_of_distributed_data_parallel(found: list[dict[str, str]], sett
         assert found[0][setting] == found[0]["plain"]
 
 
+@pytest.mark.parametrize("method", ["rigl", "snfs", "snip", "dnw"])
+def test_gradients_that_overflow_in_one_process_are_left_out_in_both(found: list[dict[str, str]], method: str) -> None:
+    assert found[0][f"overflow {method}"] == found[1][f"overflow {method}"]
+    assert found[0][f"overflow {method}"].endswith("True, True, True, 1.0]")  # finite, kept, updated, halved
+
+
 @pytest.mark.slow
 def test_compiled_replicas(tmp_path: Path) -> None:
     found = answers_of(tmp_path / "store", "compiled")

@@ -11,6 +11,8 @@ import pytest
 import tiny
 import torch
 
+from rigl_compress.core.errors import InputError
+from rigl_compress.pipeline.train.process_group import Launched, connect
 from rigl_compress.pipeline.workspace import Run
 
 ROOT = Path(__file__).parents[3]
@@ -71,6 +73,7 @@ def found(root: Path) -> dict[str, Any]:
     ("scenario", "words"),
     [
         ("recipes", "rank 1 has another recipe than rank 0: start all processes with the same"),
+        ("code", "rank 1 has another code of rigl-compress than rank 0: start all processes with the same"),
         ("data", "rank 1 has another number of samples than rank 0 (310 and 100, rank 0 has 300 and 100)"),
         ("damaged", "rank 1: "),
         ("batch", "train.batch is 1, too few samples for 2 processes"),
@@ -91,6 +94,33 @@ def test_rank_0_alone_says_what_is_wrong(found: dict[str, Any], scenario: str, w
 
 def test_nothing_is_written_before_the_processes_agree(found: dict[str, Any], root: Path) -> None:
     assert not any((root / name).exists() for name in ("recipes", "data-run", "damaged-run", "batch", "port"))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "words"),
+    [
+        ("killed", "rank 1 "),
+        ("hanging", "rank 1 ended without an error, or no longer answers"),
+        ("disk", "File too large"),
+    ],
+)
+def test_a_run_that_broke_says_why_and_goes_on(found: dict[str, Any], root: Path, scenario: str, words: str) -> None:
+    answer = found[scenario]
+    errors = [line for line in answer["said"][0].splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert words in errors[0]
+    assert answer["codes"] == [2, 0]
+    assert (answer["left"], answer["files"], answer["done"]) == (0, [], False)
+    whole, broken = (Run.open(root / name) for name in ("whole", scenario))
+    tiny.assert_same_model(whole.model(), broken.model())
+    assert tiny.metrics_of(whole) == tiny.metrics_of(broken)
+
+
+def test_a_backend_that_is_not_there() -> None:
+    if torch.distributed.is_nccl_available():
+        pytest.skip("this torch has nccl")
+    with pytest.raises(InputError, match="this PyTorch has no nccl, which several processes on this device need"):
+        connect(Launched(0, 2, 0, 2, "localhost:1"), "cuda:0")
 
 
 def test_sigterm_writes_a_checkpoint_and_the_run_goes_on_bit_by_bit(found: dict[str, Any], root: Path) -> None:
