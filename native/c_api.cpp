@@ -17,6 +17,7 @@
 #include "layer_norm.h"
 #include "lstm.h"
 #include "matmul.h"
+#include "sparse_depthwise.h"
 
 namespace {
 
@@ -41,6 +42,10 @@ static_assert(sizeof(ConvCall) == 80 && offsetof(ConvCall, scale) == 72 && offse
                   offsetof(ConvCall, residual) == 40 && offsetof(ConvCall, y) == 48 && offsetof(ConvCall, clip) == 56 &&
                   offsetof(ConvCall, activation) == 64,
               "see runtime/kernels.py");
+static_assert(sizeof(SparseDepthwiseCall) == 112 && offsetof(SparseDepthwiseCall, inner_bias) == 80 &&
+                  offsetof(SparseDepthwiseCall, inner_clip) == 88 &&
+                  offsetof(SparseDepthwiseCall, inner_activation) == 96 && offsetof(SparseDepthwiseCall, means) == 104,
+              "see runtime/sparse_depthwise_kernel.py");
 static_assert(sizeof(LayerNormCall) == 72 && offsetof(LayerNormCall, x) == 0 &&
                   offsetof(LayerNormCall, residual) == 8 && offsetof(LayerNormCall, scale) == 16 &&
                   offsetof(LayerNormCall, bias) == 24 && offsetof(LayerNormCall, y) == 32 &&
@@ -135,7 +140,7 @@ void destroy(void* handle) noexcept {
 }  // namespace
 
 // Counts changes of the operators and of these functions; the same as OPERATORS_VERSION in runtime/kernel_library.py.
-RIGL_EXPORT int rigl_operators_version() { return 5; }
+RIGL_EXPORT int rigl_operators_version() { return 6; }
 RIGL_EXPORT const char* rigl_kernels_name() { return kernels().name; }
 RIGL_EXPORT int rigl_has_kernels(const char* name) {
   int found = 0;
@@ -185,6 +190,22 @@ RIGL_EXPORT int rigl_depthwise_run(void* handle, const ConvCall* call, int threa
   return run<DepthwiseConv>(handle, call, threads, {error, room});
 }
 RIGL_EXPORT void rigl_depthwise_destroy(void* handle) { destroy<DepthwiseConv>(handle); }
+
+RIGL_EXPORT void* rigl_sparse_depthwise_create(const void* bytes, std::size_t size, const float* filters,
+                                               const ConvShape* shape, const char* kernels_name, char* error,
+                                               std::size_t room) {
+  return create({error, room}, [&] {
+    SparseMatrix matrix = read_matrix(bytes, size);
+    std::vector<float> kept(filters, filters + matrix.rows * static_cast<std::size_t>(shape->taps()));
+    require_valid(check_sparse_depthwise(matrix, kept, *shape));
+    return new SparseDepthwise(std::move(matrix), std::move(kept), *shape, requested_kernels(kernels_name));
+  });
+}
+RIGL_EXPORT int rigl_sparse_depthwise_run(void* handle, const SparseDepthwiseCall* call, int threads, char* error,
+                                          std::size_t room) {
+  return run<SparseDepthwise>(handle, call, threads, {error, room});
+}
+RIGL_EXPORT void rigl_sparse_depthwise_destroy(void* handle) { destroy<SparseDepthwise>(handle); }
 
 RIGL_EXPORT void* rigl_gru_create(const void* bytes, std::size_t size, const GruShape* shape, const char* kernels_name,
                                   char* error, std::size_t room) {

@@ -37,6 +37,11 @@ ort::Status* guarded(const ort::Api& api, const char* name, const Body& body) no
   }
 }
 
+// For operators whose other outputs may be left out.
+inline ort::Characteristic first_required(const ort::CustomOp*, std::size_t i) {
+  return i == 0 ? ort::kRequired : ort::kOptional;
+}
+
 template <class Kernel>
 ort::CustomOp make_custom_op() {
   ort::CustomOp op{};

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include "cpu.h"
@@ -10,112 +9,78 @@
 
 namespace rigl {
 
-// Pixels of an image row in the columns `start`, `start` + stride, ...: as many as the output is wide.
-struct ColumnPhase {
-  std::int64_t start;
-  std::size_t from, to;  // range inside the image
-};
-
-// The layout of one channel: a plane per row phase and column phase, with zeros above and below. All rows are as wide
-// as the output, so that each filter tap is one offset.
+// How one channel is laid out: in each row every phase of the column stride is apart, with zeros before and after it.
 struct DepthwiseLayout {
-  std::int64_t height, width, row_stride, column_stride;
-  std::size_t top, out_width, pixels, plane, margin, total;
-  std::vector<ColumnPhase> phases;
-  std::vector<std::vector<std::ptrdiff_t>> offsets;  // [filter columns][filter rows]
-  std::vector<std::vector<std::int32_t>> masks;      // [filter columns], empty where no mask is needed
-  std::size_t mask_period;
+  std::int64_t height, width, row_pitch, phase_pitch, margin;
+  std::size_t out_height, out_width, total;
+  std::vector<std::ptrdiff_t> columns_at;  // [filter columns]
+  const KernelTable* kernels;
 };
 
 namespace {
 
 constexpr std::size_t kMaxLayouts = 4;
+// Rows start at whole cache lines.
+constexpr std::int64_t kLine = 16;
 
 std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return -floor_div(-a, b); }
+std::int64_t whole_lines(std::int64_t floats) { return ceil_div(floats, kLine) * kLine; }
 
-ColumnPhase phase_at(std::int64_t start, const DepthwiseLayout& layout) {
-  const std::int64_t stride = layout.column_stride, end = static_cast<std::int64_t>(layout.out_width);
-  const std::int64_t from = std::clamp<std::int64_t>(-floor_div(start, stride), 0, end);
-  const std::int64_t to = std::clamp<std::int64_t>(-floor_div(start - layout.width, stride), from, end);
-  return {start, size(from), size(to)};
-}
+// How far the filter reads before and after the columns of a phase.
+struct Reach {
+  std::int64_t before = 0, after = 0;
+};
 
-// The phases of a stride serve all filter columns if they hold every pixel; otherwise each column gets its own.
-bool phases_hold_all(const DepthwiseLayout& layout) {
-  return -floor_div(-layout.width, layout.column_stride) <= static_cast<std::int64_t>(layout.out_width);
-}
-
-std::vector<std::int32_t> mask_for(const DepthwiseLayout& layout, std::int64_t first, int lanes) {
-  std::vector<std::int32_t> mask(layout.mask_period + size(lanes));
-  for (std::size_t p = 0; p < mask.size(); ++p) {
-    const std::int64_t column = first + static_cast<std::int64_t>(p % layout.out_width) * layout.column_stride;
-    mask[p] = column >= 0 && column < layout.width ? -1 : 0;
+Reach reach_of(const Axis& columns, std::int64_t width) {
+  Reach reach;
+  const std::int64_t last = columns.output(width) - 1, count = ceil_div(width, columns.stride);
+  for (std::int64_t c = 0; c < columns.kernel; ++c) {
+    const std::int64_t shift = floor_div(c * columns.dilation - columns.pad_begin, columns.stride);
+    reach.before = std::max(reach.before, -shift);
+    reach.after = std::max(reach.after, last + shift + 1 - count);
   }
-  return mask;
+  return reach;
 }
 
-DepthwiseLayout make_layout(const ConvShape& shape, std::int64_t height, std::int64_t width, int lanes) {
+// Vectors of 16 lanes are mostly empty where images are narrow.
+const KernelTable& kernels_for(const KernelTable& kernels, std::int64_t out_width) {
+  const KernelTable* narrow = kernels.lanes > 8 && out_width <= 8 ? avx2_kernels() : nullptr;
+  return narrow == nullptr ? kernels : *narrow;
+}
+
+DepthwiseLayout make_layout(const ConvShape& shape, std::int64_t height, std::int64_t width,
+                            const KernelTable& kernels) {
   DepthwiseLayout layout{};
-  const std::int64_t out_height = shape.rows.output(height);
-  const std::size_t step = size(lanes);
+  const Axis& columns = shape.columns;
+  const Reach reach = reach_of(columns, width);
   layout.height = height;
   layout.width = width;
-  layout.row_stride = shape.rows.stride;
-  layout.column_stride = shape.columns.stride;
-  layout.top = size(shape.rows.pad_begin);
-  layout.out_width = size(shape.columns.output(width));
-  layout.pixels = size(out_height) * layout.out_width;
-  const std::int64_t read_rows =
-      (out_height - 1) * shape.rows.stride + shape.rows.dilation * (shape.rows.kernel - 1) + 1;
-  layout.plane =
-      size(-floor_div(-std::max(read_rows, height + shape.rows.pad_begin), shape.rows.stride)) * layout.out_width;
-  const std::size_t rounded = (layout.pixels + step - 1) / step * step;
-  layout.mask_period = layout.out_width % step == 0 ? layout.out_width : rounded;
-  const bool shared = phases_hold_all(layout);
-  if (shared) {
-    for (std::int64_t b = 0; b < layout.column_stride; ++b) layout.phases.push_back(phase_at(b, layout));
+  layout.out_height = size(shape.rows.output(height));
+  layout.out_width = size(columns.output(width));
+  layout.kernels = &kernels_for(kernels, columns.output(width));
+  // Whole vectors are written: none may reach what is behind the zeros.
+  layout.phase_pitch = whole_lines(ceil_div(width, columns.stride) + reach.before + reach.after);
+  layout.row_pitch = columns.stride * layout.phase_pitch;
+  layout.margin = whole_lines(reach.before);
+  // The last vector may begin at the last pixel of the output.
+  layout.total = size(layout.margin + height * layout.row_pitch + kLine);
+  for (std::int64_t c = 0; c < columns.kernel; ++c) {
+    const std::int64_t first = c * columns.dilation - columns.pad_begin, shift = floor_div(first, columns.stride);
+    layout.columns_at.push_back((first - shift * columns.stride) * layout.phase_pitch + shift);
   }
-  std::int64_t max_shift = 0;
-  for (std::int64_t c = 0; c < shape.columns.kernel; ++c) {
-    const std::int64_t first = c * shape.columns.dilation - shape.columns.pad_begin;
-    const std::int64_t shift = shared ? floor_div(first, layout.column_stride) : 0;
-    const std::int64_t phase = shared ? first - shift * layout.column_stride : c;
-    if (!shared) layout.phases.push_back(phase_at(first, layout));
-    const std::int64_t end = first + (static_cast<std::int64_t>(layout.out_width) - 1) * layout.column_stride;
-    // The outer columns of 3×3 filters always have a mask, so that one kernel serves all strides.
-    const bool outer = shape.columns.kernel == 3 && c != 1;
-    const bool needed = shared && (outer || first < 0 || end >= width);
-    layout.masks.push_back(needed ? mask_for(layout, first, lanes) : std::vector<std::int32_t>());
-    layout.offsets.emplace_back();
-    const std::int64_t phase_count = shared ? layout.column_stride : shape.columns.kernel;
-    for (std::int64_t r = 0; r < shape.rows.kernel; ++r) {
-      const std::int64_t row = r * shape.rows.dilation;
-      const std::int64_t plane_index = row % layout.row_stride * phase_count + phase;
-      layout.offsets.back().push_back(plane_index * static_cast<std::int64_t>(layout.plane) +
-                                      row / layout.row_stride * static_cast<std::int64_t>(layout.out_width) + shift);
-    }
-    max_shift = std::max(max_shift, std::abs(shift));
-  }
-  // At least one vector: the filters of adjacent columns read the one before the first pixel.
-  layout.margin = (std::max(size(max_shift), std::size_t{1}) + step - 1) / step * step;
-  layout.total = layout.margin + size(layout.row_stride) * layout.phases.size() * layout.plane + layout.margin + step;
   return layout;
 }
 
 // Strides and dilations far larger than the image make planes of zeros that cost more than the products.
 bool planes_pay_off(const ConvShape& shape, std::int64_t height, std::int64_t width) {
-  const Axis &rows = shape.rows, &columns = shape.columns;
-  const auto out_height = static_cast<double>(rows.output(height)),
-             out_width = static_cast<double>(columns.output(width));
-  const double read_rows = (out_height - 1) * static_cast<double>(rows.stride) +
-                           static_cast<double>(rows.dilation) * static_cast<double>(rows.kernel - 1) + 1;
-  const double plane_rows =
-      std::max(read_rows, static_cast<double>(height + rows.pad_begin)) + static_cast<double>(rows.stride);
-  const double phases = static_cast<double>(std::max(columns.stride, columns.kernel));
-  const double masks = static_cast<double>(columns.kernel) * (out_height + 1) * out_width;
-  const double products = static_cast<double>(shape.taps()) * out_height * out_width;
-  const double floats = plane_rows * out_width * phases + masks;
+  const Reach reach = reach_of(shape.columns, width);
+  const double pitch = static_cast<double>(shape.columns.stride) *
+                       static_cast<double>(width / shape.columns.stride + 1 + reach.before + reach.after + kLine);
+  const double floats = static_cast<double>(height) * pitch;
+  const double products = static_cast<double>(shape.taps()) * static_cast<double>(shape.rows.output(height)) *
+                          static_cast<double>(shape.columns.output(width));
   return floats < kMaxPlaneFloats &&
          floats < 8 * (static_cast<double>(height) * static_cast<double>(width) + products) + 65536;
 }
@@ -143,28 +108,19 @@ void filter_direct(const ConvShape& shape, const ConvCall& call, const float* im
   }
 }
 
-void fill_planes(const DepthwiseLayout& layout, const KernelTable& kernels, const float* image, float* planes) {
-  const std::size_t width = size(layout.width), stride = size(layout.column_stride), phases = layout.phases.size();
-  if (layout.row_stride == 1 && stride == 1 && phases == 1 && layout.out_width == width) {
-    std::memcpy(planes + layout.top * width, image, size(layout.height) * width * sizeof(float));
-    return;
-  }
-  const bool pairs = stride == 2 && phases_hold_all(layout);
-  for (std::size_t row = 0; row < size(layout.height); ++row, image += width) {
-    const std::size_t padded_row = layout.top + row, row_phase = padded_row % size(layout.row_stride);
-    float* to = planes + row_phase * phases * layout.plane + padded_row / size(layout.row_stride) * layout.out_width;
-    if (pairs) {
-      kernels.deinterleave(image, width / 2, to, to + layout.plane);
-      if (width % 2 != 0) to[width / 2] = image[width - 1];
-      continue;
-    }
-    for (std::size_t n = 0; n < phases; ++n) {
-      const ColumnPhase& phase = layout.phases[n];
-      for (std::size_t k = phase.from; k < phase.to; ++k) {
-        to[n * layout.plane + k] = image[phase.start + static_cast<std::int64_t>(k) * layout.column_stride];
-      }
+void lay_phases(const DepthwiseLayout& layout, std::int64_t stride, const RowsTask& task) {
+  const float* from = task.image;
+  float* to = task.planes;
+  for (std::size_t row = 0; row < task.rows; ++row, from += task.width, to += task.row_pitch) {
+    for (std::int64_t column = 0; column < task.width; ++column) {
+      to[column % stride * layout.phase_pitch + column / stride] = from[column];
     }
   }
+}
+
+// 1×1 filters read the images in place.
+bool reads_in_place(const ConvShape& shape) {
+  return shape.taps() == 1 && shape.rows.stride == 1 && shape.columns.stride == 1;
 }
 
 }  // namespace
@@ -182,78 +138,86 @@ std::string check_depthwise(const std::vector<float>& weights, const ConvShape& 
 }
 
 DepthwiseConv::DepthwiseConv(std::vector<float> weights, const ConvShape& shape, const KernelTable& kernels)
-    : weights_(std::move(weights)), transposed_(weights_.size()), shape_(shape), kernels_(kernels) {
-  const std::size_t rows = size(shape.rows.kernel), columns = size(shape.columns.kernel), taps = rows * columns;
-  for (std::size_t i = 0; i < weights_.size(); ++i) {
-    transposed_[i - i % taps + i % columns * rows + i % taps / columns] = weights_[i];
+    : weights_(std::move(weights)), channels_(weights_.size() / size(shape.taps())), shape_(shape), kernels_(kernels) {}
+
+std::size_t DepthwiseConv::pixels(const ConvCall& call) const {
+  return size(shape_.rows.output(call.height) * shape_.columns.output(call.width));
+}
+
+double DepthwiseConv::estimate_ns(const ConvCall& call) const {
+  const double outputs = static_cast<double>(call.batch * channels() * pixels(call));
+  const double taps = static_cast<double>(shape_.taps());
+  if (!planes_pay_off(shape_, call.height, call.width)) {
+    return outputs * taps * costs_of(kernels_).depthwise_direct.products;
   }
+  const auto& costs = costs_of(kernels_).depthwise;
+  return outputs * (costs.outputs + taps * costs.products);
 }
 
-void DepthwiseConv::run_direct(const ConvCall& call, const Threads& all_threads) const {
-  const std::size_t image = size(call.height * call.width), taps = size(shape_.taps());
-  const std::size_t pixels = size(shape_.rows.output(call.height) * shape_.columns.output(call.width));
-  const double products = static_cast<double>(call.batch * channels() * pixels) * static_cast<double>(taps);
-  parallel_for(all_threads.limited_to(products * costs_of(kernels_).depthwise_direct.products), call.batch * channels(),
-               [&](std::size_t i) {
-                 const std::size_t channel = i % channels();
-                 const float bias = call.bias == nullptr ? 0.0f : call.bias[channel];
-                 filter_direct(shape_, call, call.x + i * image, weights_.data() + channel * taps, bias,
-                               call.y + i * pixels);
-                 kernels_.activate(call.activation, call.y + i * pixels, 1, pixels, 0);
-               });
+DepthwiseConv::Room DepthwiseConv::begin(const ConvCall& call) {
+  const std::size_t count = pixels(call);
+  if (!planes_pay_off(shape_, call.height, call.width)) return {nullptr, nullptr, count};
+  std::shared_ptr<const DepthwiseLayout> layout = layout_for(call.height, call.width);
+  if (reads_in_place(shape_)) return {std::move(layout), nullptr, count};
+  // The zeros are the same for every channel.
+  float* planes = scratch().activations.reserve(layout->total);
+  std::fill(planes, planes + layout->total, 0.0f);
+  planes += layout->margin;
+  return {std::move(layout), planes, count};
 }
 
-std::shared_ptr<const DepthwiseLayout> DepthwiseConv::layout(std::int64_t height, std::int64_t width) {
+void DepthwiseConv::lay(const Room& room, const float* image, std::size_t first, std::size_t rows) const {
+  if (room.planes == nullptr) return;
+  const DepthwiseLayout& layout = *room.layout;
+  const std::int64_t stride = shape_.columns.stride;
+  float* planes = room.planes + static_cast<std::int64_t>(first) * layout.row_pitch;
+  const RowsTask task = {image, rows, layout.width, planes, layout.row_pitch, stride == 2 ? layout.phase_pitch : 0};
+  stride <= 2 ? layout.kernels->lay_rows(task) : lay_phases(layout, stride, task);
+}
+
+std::shared_ptr<const DepthwiseLayout> DepthwiseConv::layout_for(std::int64_t height, std::int64_t width) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& known : layouts_) {
     if (known->height == height && known->width == width) return known;
   }
-  auto made = std::make_shared<const DepthwiseLayout>(make_layout(shape_, height, width, kernels_.lanes));
+  auto made = std::make_shared<const DepthwiseLayout>(make_layout(shape_, height, width, kernels_));
   if (layouts_.size() == kMaxLayouts) layouts_.erase(layouts_.begin());
   layouts_.push_back(std::move(made));
   return layouts_.back();
 }
 
-void DepthwiseConv::run(const ConvCall& call, const Threads& all_threads) {
-  if (call.batch == 0 || shape_.rows.output(call.height) < 1 || shape_.columns.output(call.width) < 1) return;
-  if (!planes_pay_off(shape_, call.height, call.width)) return run_direct(call, all_threads);
-  const auto kept = this->layout(call.height, call.width);
-  const DepthwiseLayout& layout = *kept;
-  const std::size_t all = channels(), rows = size(shape_.rows.kernel), columns = size(shape_.columns.kernel);
-  const std::size_t image = size(call.height * call.width);
-  const double outputs = static_cast<double>(call.batch * all * layout.pixels);
-  const auto& costs = costs_of(kernels_).depthwise;
-  const double per_output = costs.outputs + static_cast<double>(rows * columns) * costs.products;
-  const Threads threads = all_threads.limited_to(outputs * per_output);
-  // The padding is the same for every channel: a chunk writes it once.
-  const std::size_t chunks =
-      std::min(call.batch * all, static_cast<std::size_t>(threads.count * threads.chunks_per_thread));
-  // 1×1 filters read the images in place.
-  const bool direct = rows * columns == 1 && layout.row_stride == 1 && layout.column_stride == 1;
+void DepthwiseConv::filter(const ConvCall& call, const Room& room, std::size_t channel, const float* image,
+                           float* y) const {
+  const float* weights = weights_.data() + channel * size(shape_.taps());
+  const float bias = call.bias == nullptr ? 0.0f : call.bias[channel];
+  if (room.layout == nullptr) {
+    filter_direct(shape_, call, image, weights, bias, y);
+  } else {
+    const DepthwiseLayout& layout = *room.layout;
+    const bool in_place = room.planes == nullptr;
+    layout.kernels->filter_channel({in_place ? image : room.planes, in_place, layout.height, layout.row_pitch,
+                                    layout.columns_at.data(), weights, static_cast<int>(shape_.rows.kernel),
+                                    static_cast<int>(shape_.columns.kernel), shape_.rows.stride, shape_.rows.dilation,
+                                    shape_.rows.pad_begin, bias, call.clip, y, layout.out_height, layout.out_width,
+                                    room.pixels});
+  }
+  kernels_.activate(call.activation, y, 1, room.pixels, 0);
+}
+
+void DepthwiseConv::run(const ConvCall& call, const Threads& all_threads, float* means) {
+  const std::size_t count = pixels(call), image = size(call.height * call.width), total = call.batch * channels();
+  if (total == 0 || count == 0) return;
+  const Threads threads = all_threads.limited_to(estimate_ns(call));
+  const std::size_t chunks = std::min(total, static_cast<std::size_t>(threads.count * threads.chunks_per_thread));
   parallel_for(threads, chunks, [&](std::size_t chunk) {
-    float* planes = nullptr;
-    if (!direct) {
-      planes = scratch().activations.reserve(layout.total);
-      std::fill(planes, planes + layout.total, 0.0f);
-    }
-    std::vector<DepthwiseColumn> filter;
-    for (std::size_t c = 0; c < columns; ++c) {
-      const std::vector<std::int32_t>& mask = layout.masks[c];
-      filter.push_back({layout.offsets[c].data(), nullptr, mask.empty() ? nullptr : mask.data()});
-    }
-    const std::size_t end = call.batch * all * (chunk + 1) / chunks;
-    for (std::size_t i = call.batch * all * chunk / chunks; i < end; ++i) {
+    const Room room = begin(call);
+    const std::size_t end = total * (chunk + 1) / chunks;
+    for (std::size_t i = total * chunk / chunks; i < end; ++i) {
       const float* from = call.x + i * image;
-      if (!direct) {
-        fill_planes(layout, kernels_, from, planes + layout.margin);
-        from = planes + layout.margin;
-      }
-      const float* weights = transposed_.data() + i % all * rows * columns;
-      for (std::size_t c = 0; c < columns; ++c) filter[c].weights = weights + c * rows;
-      const float bias = call.bias == nullptr ? 0.0f : call.bias[i % all];
-      kernels_.filter_channel({from, filter.data(), static_cast<int>(columns), static_cast<int>(rows),
-                               layout.mask_period, bias, call.clip, call.y + i * layout.pixels, layout.pixels});
-      kernels_.activate(call.activation, call.y + i * layout.pixels, 1, layout.pixels, 0);
+      float* y = call.y + i * count;
+      lay(room, from, 0, size(call.height));
+      filter(call, room, i % channels(), from, y);
+      if (means != nullptr) means[i] = kernels_.sum(y, count) / static_cast<float>(count);
     }
   });
 }

@@ -23,16 +23,30 @@ class DepthwiseConv {
   // The weights are [channels][filter rows][filter columns].
   DepthwiseConv(std::vector<float> weights, const ConvShape& shape, const KernelTable& kernels);
 
-  std::size_t channels() const { return weights_.size() / static_cast<std::size_t>(shape_.taps()); }
+  std::size_t channels() const { return channels_; }
   const ConvShape& shape() const { return shape_; }
-  // The residual of the call is ignored.
-  void run(const ConvCall& call, const Threads& threads);
+  std::size_t pixels(const ConvCall& call) const;  // of the output
+  double estimate_ns(const ConvCall& call) const;
+  // The residual of the call is ignored. `means`, if not null, receives the mean of each channel of the output.
+  void run(const ConvCall& call, const Threads& threads, float* means = nullptr);
+
+  // Channel by channel: `begin` returns room for one, valid until the thread calls it again. Rows of a channel are laid
+  // into it, then it is filtered.
+  struct Room {
+    std::shared_ptr<const DepthwiseLayout> layout;  // null: pixel by pixel
+    float* planes;                                  // null: images are read where they are
+    std::size_t pixels;                             // of the output
+  };
+  Room begin(const ConvCall& call);
+  void lay(const Room& room, const float* image, std::size_t first, std::size_t rows) const;
+  // With the epilogue of the call; y is that of the channel. The image is used where it is read in place.
+  void filter(const ConvCall& call, const Room& room, std::size_t channel, const float* image, float* y) const;
 
  private:
-  void run_direct(const ConvCall& call, const Threads& threads) const;
-  std::shared_ptr<const DepthwiseLayout> layout(std::int64_t height, std::int64_t width);
+  std::shared_ptr<const DepthwiseLayout> layout_for(std::int64_t height, std::int64_t width);
 
-  std::vector<float> weights_, transposed_;  // [channels][rows][columns], and [channels][columns][rows]
+  std::vector<float> weights_;
+  std::size_t channels_;
   ConvShape shape_;
   const KernelTable& kernels_;
   std::mutex mutex_;

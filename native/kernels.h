@@ -131,23 +131,42 @@ struct CellTask {
   size_t size;
 };
 
-// A column of a depthwise filter.
-struct DepthwiseColumn {
-  const ptrdiff_t* offsets;  // [rows]: where the pixels under each row are, relative to `planes`
-  const float* weights;      // [rows]
-  const int32_t* mask;       // per pixel: -1 inside the image, 0 outside; or null
+// The rows of an image, copied to planes with room for zeros between them.
+struct RowsTask {
+  const float* image;
+  size_t rows;
+  ptrdiff_t width;
+  float* planes;
+  ptrdiff_t row_pitch;
+  ptrdiff_t odd;  // where odd columns are, relative to even ones; or 0: they are not apart
 };
 
-// One channel and its filter. Output pixel p reads the pixels p + offset of the planes, in whole vectors.
+// One channel and its filter.
 struct DepthwiseTask {
-  const float* planes;
-  const DepthwiseColumn* filter;
-  int columns, rows;   // of the filter
-  size_t mask_period;  // masks repeat after this many pixels
+  const float* planes;                      // the first pixel; whole vectors may be read beyond the ends of rows
+  bool in_place;                            // the planes are the image, and the filter is 1×1
+  ptrdiff_t height, row_pitch;              // of the image, and floats from row to row
+  const ptrdiff_t* columns_at;              // [columns]: where the pixels under each column of the filter are
+  const float* weights;                     // [rows][columns]
+  int rows, columns;                        // of the filter
+  ptrdiff_t row_stride, row_dilation, top;  // rows above the image
   float bias;
   Clip clip;
   float* y;
-  size_t pixels;  // of the output
+  size_t out_height, out_width, pixels;
+};
+
+// A row of weights times pixels [columns][pixels]. Whole vectors are read and written.
+struct RowTask {
+  const float* x;
+  size_t x_pitch;
+  const uint32_t* col_idx;
+  const float* values;
+  size_t count;  // of non-zeros
+  float bias;
+  Clip clip;
+  float* y;
+  size_t pixels;
 };
 
 // Layer normalization of one vector, after adding a residual.
@@ -182,7 +201,10 @@ struct KernelTable {
   void (*gru_reset_state)(const GateTask&);
   void (*gru_update_state)(const GateTask&);
   void (*lstm_step)(const CellTask&);
+  void (*lay_rows)(const RowsTask&);
   void (*filter_channel)(const DepthwiseTask&);
+  void (*multiply_row)(const RowTask&);
+  float (*sum)(const float* values, size_t count);
   // In place, `count` values in each of `rows` rows.
   void (*activate)(Activation, float* values, size_t rows, size_t count, size_t pitch);
   void (*normalize)(const NormTask&);

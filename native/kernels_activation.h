@@ -16,7 +16,23 @@ RIGL_INLINE Vector exp(Vector x) {
   return (Vector)((Bits)sum + ((Bits)shifted << 23));
 }
 
-RIGL_INLINE Vector sigmoid(Vector x) { return 1.0f / (1.0f + exp(-x)); }
+// 1 + e^-x by a power of two, in which a rounding error of the exponent matters less than in e^x: for large exponents
+// the sigmoid is near 0 or 1.
+RIGL_INLINE Vector sigmoid_divisor(Vector x) {
+  const Vector exponent = clamp(x * -1.44269504f, {-126.0f, 126.0f});
+  constexpr float kRound = 12582912.0f;  // as in `exp`
+  const Vector shifted = exponent + kRound, rest = exponent - (shifted - kRound);
+  Vector sum = broadcast(0.00132764701f);
+  sum = sum * rest + 0.00967554189f;
+  sum = sum * rest + 0.0555071346f;
+  sum = sum * rest + 0.240221202f;
+  sum = sum * rest + 0.693146944f;
+  sum = sum * rest + 1.00000012f;
+  return 1.0f + (Vector)((Bits)sum + ((Bits)shifted << 23));
+}
+
+RIGL_INLINE Vector sigmoid(Vector x) { return 1.0f / sigmoid_divisor(x); }
+RIGL_INLINE Vector silu(Vector x) { return x / sigmoid_divisor(x); }
 
 RIGL_INLINE Vector absolute(Vector x) { return (Vector)((Mask)x & 0x7fffffff); }
 
@@ -72,7 +88,7 @@ void activate(Activation activation, float* values, size_t rows, size_t count, s
     case Activation::kNone: return;
     case Activation::kGelu: return map_in_place(values, rows, count, pitch, [](Vector x) { return gelu(x); });
     case Activation::kGeluTanh: return map_in_place(values, rows, count, pitch, [](Vector x) { return gelu_tanh(x); });
-    case Activation::kSilu: return map_in_place(values, rows, count, pitch, [](Vector x) { return x * sigmoid(x); });
+    case Activation::kSilu: return map_in_place(values, rows, count, pitch, [](Vector x) { return silu(x); });
     case Activation::kSigmoid: return map_in_place(values, rows, count, pitch, [](Vector x) { return sigmoid(x); });
     case Activation::kTanh: return map_in_place(values, rows, count, pitch, [](Vector x) { return tanh(x); });
     case Activation::kHardSwish:

@@ -71,11 +71,18 @@ RIGL_INLINE void copy_partial(float* to, const float* from, int count) {
     from += size;
   }
 }
+#if RIGL_LANES == 8 && defined(__AVX2__)
+RIGL_INLINE Vector load_partial(const float* from, int count) {
+  static const int32_t kBefore[2 * kLanes] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  return (Vector)_mm256_maskload_ps(from, (__m256i)load_mask(kBefore + kLanes - count));
+}
+#else
 RIGL_INLINE Vector load_partial(const float* from, int count) {
   float lanes[kLanes] = {};
   copy_partial(lanes, from, count);
   return load(lanes);
 }
+#endif
 RIGL_INLINE void store_partial(float* to, Vector value, int count) {
   float lanes[kLanes];
   store(lanes, value);
@@ -211,11 +218,12 @@ constexpr void (*kMultiplyWindows)(const WindowView&, const VectorTask&) = nullp
 #include "kernels_gru.h"
 #include "kernels_norm.h"
 #include "kernels_pack.h"
+#include "kernels_row.h"
 
-constexpr KernelTable kTable = {RIGL_NAME,        kLanes,          kSliceLanes,      multiply_tile, multiply_vector,
-                                kMultiplyWindows, pack_tile,       transpose,        deinterleave,  interleave,
-                                gru_step,         gru_reset_state, gru_update_state, lstm_step,     filter_channel,
-                                activate,         normalize};
+constexpr KernelTable kTable = {
+    RIGL_NAME, kLanes,         kSliceLanes,  multiply_tile, multiply_vector, kMultiplyWindows, pack_tile,
+    transpose, deinterleave,   interleave,   gru_step,      gru_reset_state, gru_update_state, lstm_step,
+    lay_rows,  filter_channel, multiply_row, sum,           activate,        normalize};
 
 }  // namespace
 }  // namespace rigl

@@ -1,224 +1,163 @@
 // Dense depthwise filters: one per channel. Included by `kernels_body.h`, inside its namespace.
+//
+// Vectors of adjacent output pixels are computed from the top of the image to its bottom. What lies to the left and to
+// the right of it is zero in memory; rows above and below are left out. A vector that reaches beyond the end of its row
+// is stored before the start of the next row, or the tail of the last one would remain there.
 
-// Any filter; one of known size is unrolled. Everything is copied to local variables: as far as the compiler knows, a
-// store to the output could change the task.
-template <int kRows, int kColumns>
-void filter_generic(const DepthwiseTask& task) {
-  const int rows = kRows > 0 ? kRows : task.rows, columns = kColumns > 0 ? kColumns : task.columns;
-  const Vector bias = broadcast(task.bias);
-  const Clip clip = task.clip;
-  const float* planes = task.planes;
-  const DepthwiseColumn* filter = task.filter;
-  const size_t pixels = task.pixels, period = task.mask_period;
-  float* y = task.y;
-  size_t mask_index = 0;
-  for (size_t pixel = 0; pixel < pixels; pixel += kLanes) {
-    Vector acc = bias;
-#pragma GCC unroll 5
-    for (int c = 0; c < columns; ++c) {
-      const DepthwiseColumn& column = filter[c];
-      Vector sum{};
-#pragma GCC unroll 5
-      for (int r = 0; r < rows; ++r) sum += column.weights[r] * load(planes + column.offsets[r] + pixel);
-      acc += column.mask == nullptr ? sum : masked(sum, load_mask(column.mask + mask_index));
-    }
-    acc = clamp(acc, clip);
-    mask_index += kLanes;
-    if (mask_index == period) mask_index = 0;
-    if (pixel + kLanes <= pixels) {
-      store(y + pixel, acc);
-    } else {
-      store_partial(y + pixel, acc, static_cast<int>(pixels - pixel));
-    }
-  }
+// The first `count` lanes of what may be more or less than a vector; zeros in the others.
+RIGL_INLINE Vector load_up_to(const float* from, ptrdiff_t count) {
+  if (count >= kLanes) return load(from);
+  return count > 0 ? load_partial(from, static_cast<int>(count)) : Vector{};
 }
 
-// 5×5, the step from filter row to filter row being the same in every column.
-void filter_5x5(const DepthwiseTask& task) {
-  const float* from[5];
-  const int32_t* masks[5];
-  ptrdiff_t steps[5];
-  size_t mask_steps[5];
-  Vector weights[5][5];
-  static const int32_t kEverywhere[16] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
-  for (int c = 0; c < 5; ++c) {
-    const DepthwiseColumn& column = task.filter[c];
-    from[c] = task.planes + column.offsets[0];
-    masks[c] = column.mask == nullptr ? kEverywhere : column.mask;
-    mask_steps[c] = column.mask == nullptr ? 0 : 1;
-    steps[c] = column.offsets[c] - column.offsets[0];  // of filter row c
-    for (int r = 0; r < 5; ++r) weights[c][r] = broadcast(column.weights[r]);
-  }
-  const Vector bias = broadcast(task.bias);
-  const Clip clip = task.clip;
-  const size_t pixels = task.pixels, period = task.mask_period;
-  float* y = task.y;
-  size_t mask_index = 0;
-  for (size_t pixel = 0; pixel < pixels; pixel += kLanes) {
-    Vector acc = bias;
-#pragma GCC unroll 5
-    for (int c = 0; c < 5; ++c) {
-      const float* x = from[c] + pixel;
-      Vector sum = weights[c][0] * load(x);
-#pragma GCC unroll 4
-      for (int r = 1; r < 5; ++r) sum += weights[c][r] * load(x + steps[r]);
-      acc += masked(sum, load_mask(masks[c] + mask_index * mask_steps[c]));
-    }
-    acc = clamp(acc, clip);
-    mask_index += kLanes;
-    if (mask_index == period) mask_index = 0;
-    if (pixel + kLanes <= pixels) {
-      store(y + pixel, acc);
-    } else {
-      store_partial(y + pixel, acc, static_cast<int>(pixels - pixel));
-    }
-  }
-}
-
-// 3×3 with masked outer columns. Everything is copied to local variables: as far as the compiler knows, a store to the
-// output could change the task.
-void filter_3x3(const DepthwiseTask& task) {
-  const DepthwiseColumn &a = task.filter[0], &b = task.filter[1], &c = task.filter[2];
-  const Vector a0 = broadcast(a.weights[0]), a1 = broadcast(a.weights[1]), a2 = broadcast(a.weights[2]);
-  const Vector b0 = broadcast(b.weights[0]), b1 = broadcast(b.weights[1]), b2 = broadcast(b.weights[2]);
-  const Vector c0 = broadcast(c.weights[0]), c1 = broadcast(c.weights[1]), c2 = broadcast(c.weights[2]);
-  const float *pa = task.planes + a.offsets[0], *pb = task.planes + b.offsets[0], *pc = task.planes + c.offsets[0];
-  // The step from filter row to filter row is the same in every column.
-  const ptrdiff_t one = a.offsets[1] - a.offsets[0], two = a.offsets[2] - a.offsets[0];
-  const Vector bias = broadcast(task.bias), low = broadcast(task.clip.low), high = broadcast(task.clip.high);
-  const int32_t *left = a.mask, *right = c.mask;
-  const size_t pixels = task.pixels, period = task.mask_period;
-  float* y = task.y;
-  size_t mask_index = 0;
-  for (size_t pixel = 0; pixel < pixels; pixel += kLanes) {
-    Vector first = a0 * load(pa + pixel), middle = bias + b0 * load(pb + pixel), last = c0 * load(pc + pixel);
-    first += a1 * load(pa + one + pixel);
-    middle += b1 * load(pb + one + pixel);
-    last += c1 * load(pc + one + pixel);
-    first += a2 * load(pa + two + pixel);
-    middle += b2 * load(pb + two + pixel);
-    last += c2 * load(pc + two + pixel);
-    Vector acc = middle + masked(first, load_mask(left + mask_index)) + masked(last, load_mask(right + mask_index));
-    acc = acc < low ? low : acc;
-    acc = acc > high ? high : acc;
-    mask_index += kLanes;
-    if (mask_index == period) mask_index = 0;
-    if (pixel + kLanes <= pixels) {
-      store(y + pixel, acc);
-    } else {
-      store_partial(y + pixel, acc, static_cast<int>(pixels - pixel));
-    }
-  }
-}
-
-// The lanes of two adjacent vectors from lane `kFrom` of the first on.
-template <int kFrom>
-RIGL_INLINE Vector lanes_from(Vector first, Vector second) {
-  static_assert(0 < kFrom && kFrom < kLanes, "lanes of both vectors");
+// The lanes with even, or odd, numbers of two adjacent vectors.
+RIGL_INLINE void split_lanes(Vector a, Vector b, float* even, float* odd) {
 #if RIGL_AVX512
-  return (Vector)_mm512_maskz_alignr_epi32(0xffff, (__m512i)second, (__m512i)first, kFrom);
+  const __m512i first = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  store(even, (Vector)_mm512_permutex2var_ps((__m512)a, first, (__m512)b));
+  store(odd, (Vector)_mm512_permutex2var_ps((__m512)a, _mm512_add_epi32(first, _mm512_set1_epi32(1)), (__m512)b));
 #elif RIGL_LANES == 8 && defined(__AVX2__)
-  const __m256i middle = _mm256_permute2x128_si256((__m256i)first, (__m256i)second, 0x21);
-  return kFrom < 4 ? (Vector)_mm256_alignr_epi8(middle, (__m256i)first, 4 * (kFrom % 4))
-                   : (Vector)_mm256_alignr_epi8((__m256i)second, middle, 4 * (kFrom % 4));
+  // Quarters of two lanes in the order a, b, a, b, then in the right one.
+  const __m256d evens = _mm256_castps_pd(_mm256_shuffle_ps((__m256)a, (__m256)b, 0x88));
+  const __m256d odds = _mm256_castps_pd(_mm256_shuffle_ps((__m256)a, (__m256)b, 0xdd));
+  store(even, (Vector)_mm256_permute4x64_pd(evens, 0xd8));
+  store(odd, (Vector)_mm256_permute4x64_pd(odds, 0xd8));
 #else
-  float lanes[2 * kLanes];
-  store(lanes, first);
-  store(lanes + kLanes, second);
-  return load(lanes + kFrom);
+  for (int i = 0; i < kLanes; ++i) {
+    even[i] = 2 * i < kLanes ? a[2 * i] : b[2 * i - kLanes];
+    odd[i] = 2 * i + 1 < kLanes ? a[2 * i + 1] : b[2 * i + 1 - kLanes];
+  }
 #endif
 }
 
-template <int kSize>
-struct AdjacentColumns {
-  Vector weights[kSize][kSize];  // [columns][rows]
-  ptrdiff_t steps[kSize];        // of the filter rows
-
-  // The sums over the filter rows from column `kFirst` to `kEnd`, at the pixels under the middle of the filter.
-  template <int kFirst, int kEnd>
-  RIGL_INLINE void sum(const float* x, Vector (&sums)[kSize]) const {
-    const Vector top = load(x);
-#pragma GCC unroll 5
-    for (int c = kFirst; c < kEnd; ++c) sums[c] = weights[c][0] * top;
-#pragma GCC unroll 5
-    for (int r = 1; r < kSize; ++r) {
-      const Vector pixels = load(x + steps[r]);
-#pragma GCC unroll 5
-      for (int c = kFirst; c < kEnd; ++c) sums[c] += weights[c][r] * pixels;
+// Copy an image to rows with room for zeros at their ends; where `odd` is not zero, with odd columns that far from even
+// ones. Whole vectors are written.
+void lay_rows(const RowsTask& task) {
+  const float* from = task.image;
+  float* to = task.planes;
+  const ptrdiff_t width = task.width, odd = task.odd, pitch = task.row_pitch;
+  const size_t rows = task.rows;
+  for (size_t row = 0; row < rows; ++row, from += width, to += pitch) {
+    if (odd == 0) {
+      ptrdiff_t i = 0;
+      for (; i + kLanes <= width; i += kLanes) store(to + i, load(from + i));
+      if (i < width) store(to + i, load_partial(from + i, static_cast<int>(width - i)));
+      continue;
+    }
+    for (ptrdiff_t i = 0; i < width; i += 2 * kLanes) {
+      const Vector first = load_up_to(from + i, width - i), second = load_up_to(from + i + kLanes, width - i - kLanes);
+      split_lanes(first, second, to + i / 2, to + i / 2 + odd);
     }
   }
-};
-
-template <int kSize, int kColumn>
-RIGL_INLINE Vector add_outer(Vector acc, const Vector (&before)[kSize], const Vector (&here)[kSize],
-                             const Vector (&after)[kSize], const int32_t* const (&masks)[kSize], size_t mask_index) {
-  constexpr int kMiddle = kSize / 2, kShift = kColumn - kMiddle;
-  if constexpr (kColumn < kSize) {
-    if constexpr (kShift < 0) {
-      acc +=
-          masked(lanes_from<kLanes + kShift>(before[kColumn], here[kColumn]), load_mask(masks[kColumn] + mask_index));
-    } else if constexpr (kShift > 0) {
-      acc += masked(lanes_from<kShift>(here[kColumn], after[kColumn]), load_mask(masks[kColumn] + mask_index));
-    }
-    return add_outer<kSize, kColumn + 1>(acc, before, here, after, masks, mask_index);
-  }
-  return acc;
 }
 
-// A filter whose columns read adjacent pixels, with masks for all but the middle one. The pixels are loaded once per
-// filter row for all columns; the sums of a column are then shifted, together with those of the vector next to it.
-template <int kSize>
-void filter_adjacent(const DepthwiseTask& task) {
-  constexpr int kMiddle = kSize / 2;
-  AdjacentColumns<kSize> columns;
-  const int32_t* masks[kSize];
-  for (int c = 0; c < kSize; ++c) {
-    masks[c] = task.filter[c].mask;
-    columns.steps[c] = task.filter[0].offsets[c] - task.filter[0].offsets[0];
-    for (int r = 0; r < kSize; ++r) columns.weights[c][r] = broadcast(task.filter[c].weights[r]);
+RIGL_INLINE void store_output(const DepthwiseTask& task, Vector value, size_t row, size_t column) {
+  const size_t at = row * task.out_width + column;
+  value = clamp(value, task.clip);
+  if (at + kLanes <= task.pixels) {
+    store(task.y + at, value);
+  } else {
+    store_partial(task.y + at, value, static_cast<int>(task.pixels - at));
   }
-  const float* from = task.planes + task.filter[kMiddle].offsets[0];
+}
+
+// A square filter of stride 1. Each row of the image is loaded once, and added to all outputs that it is under: the
+// sums of `kSize` rows of the output are in registers.
+template <int kSize, int kVectors>
+void walk_down(const DepthwiseTask& task, size_t column) {
+  Vector weights[kSize][kSize];
+  for (int r = 0; r < kSize; ++r) {
+    for (int c = 0; c < kSize; ++c) weights[r][c] = broadcast(task.weights[r * kSize + c]);
+  }
   const Vector bias = broadcast(task.bias);
-  const Clip clip = task.clip;
-  const size_t pixels = task.pixels, period = task.mask_period;
-  float* y = task.y;
-  Vector before[kSize] = {}, here[kSize], after[kSize];
-  columns.template sum<0, kMiddle>(from - kLanes, before);
-  columns.template sum<0, kSize>(from, here);
-  size_t mask_index = 0;
-  for (size_t pixel = 0; pixel < pixels; pixel += kLanes) {
-    columns.template sum<0, kSize>(from + pixel + kLanes, after);
-    const Vector acc = clamp(add_outer<kSize, 0>(bias + here[kMiddle], before, here, after, masks, mask_index), clip);
+  Vector acc[kSize][kVectors];  // of the rows of the output, the topmost first
+  for (int r = 0; r < kSize; ++r) {
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = bias;
+  }
+  const float* x = task.planes + task.columns_at[0] + static_cast<ptrdiff_t>(column);
+  const DepthwiseTask here = task;          // as far as the compiler knows, a store to the output could change the task
+  ptrdiff_t done = here.top - (kSize - 1);  // the row of the output that is complete after this row of the image
+  for (ptrdiff_t row = 0; row < here.height; ++row, ++done, x += here.row_pitch) {
 #pragma GCC unroll 5
     for (int c = 0; c < kSize; ++c) {
-      before[c] = here[c];
-      here[c] = after[c];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const Vector pixels = load(x + c + v * kLanes);
+#pragma GCC unroll 5
+        for (int r = 0; r < kSize; ++r) acc[r][v] += weights[kSize - 1 - r][c] * pixels;
+      }
     }
-    mask_index += kLanes;
-    if (mask_index == period) mask_index = 0;
-    if (pixel + kLanes <= pixels) {
-      store(y + pixel, acc);
-    } else {
-      store_partial(y + pixel, acc, static_cast<int>(pixels - pixel));
+    if (done >= 0) {
+      for (int v = 0; v < kVectors; ++v) {
+        store_output(here, acc[0][v], static_cast<size_t>(done), column + static_cast<size_t>(v) * kLanes);
+      }
+    }
+#pragma GCC unroll 5
+    for (int r = 0; r < kSize - 1; ++r) {
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = acc[r + 1][v];
+    }
+    for (int v = 0; v < kVectors; ++v) acc[kSize - 1][v] = bias;
+  }
+#pragma GCC unroll 5
+  for (int r = 0; r < kSize - 1; ++r, ++done) {
+    if (done < 0 || static_cast<size_t>(done) >= here.out_height) continue;
+    for (int v = 0; v < kVectors; ++v) {
+      store_output(here, acc[r][v], static_cast<size_t>(done), column + static_cast<size_t>(v) * kLanes);
     }
   }
 }
 
-// Whether all columns but the middle one have a mask, and read the pixels next to each other.
-bool reads_adjacent(const DepthwiseTask& task) {
-  const int middle = task.columns / 2;
-  const DepthwiseColumn& center = task.filter[middle];
-  for (int c = 0; c < task.columns; ++c) {
-    const bool adjacent = task.filter[c].offsets[0] - center.offsets[0] == c - middle;
-    if (!adjacent || (task.filter[c].mask == nullptr) != (c == middle)) return false;
+ptrdiff_t ceil_div(ptrdiff_t a, ptrdiff_t b) { return a <= 0 ? 0 : (a + b - 1) / b; }
+
+// Any filter, row by row of the output; `kColumns` is that of the filter, or zero for any.
+template <int kColumns, int kVectors>
+void filter_rows(const DepthwiseTask& task, size_t column) {
+  const DepthwiseTask here = task;
+  const int columns = kColumns > 0 ? kColumns : here.columns;
+  const Vector bias = broadcast(here.bias);
+  for (size_t row = 0; row < here.out_height; ++row) {
+    // The rows of the filter that are inside the image.
+    const ptrdiff_t top = static_cast<ptrdiff_t>(row) * here.row_stride - here.top;
+    const ptrdiff_t first = ceil_div(-top, here.row_dilation), inside = ceil_div(here.height - top, here.row_dilation);
+    const ptrdiff_t end = inside < here.rows ? inside : here.rows;
+    // A single vector is summed by two chains.
+    Vector acc[kVectors], other{};
+    for (int v = 0; v < kVectors; ++v) acc[v] = bias;
+    for (ptrdiff_t r = first; r < end; ++r) {
+      const float* x = here.planes + (top + r * here.row_dilation) * here.row_pitch + static_cast<ptrdiff_t>(column);
+      const float* weights = here.weights + r * columns;
+#pragma GCC unroll 5
+      for (int c = 0; c < columns; ++c) {
+        const Vector weight = broadcast(weights[c]);
+        const float* from = x + here.columns_at[c];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v)
+          (kVectors == 1 && c % 2 == 1 ? other : acc[v]) += weight * load(from + v * kLanes);
+      }
+    }
+    acc[0] += other;
+    for (int v = 0; v < kVectors; ++v) store_output(here, acc[v], row, column + static_cast<size_t>(v) * kLanes);
   }
-  return true;
+}
+
+typedef void (*FilterColumns)(const DepthwiseTask&, size_t);
+
+// From the right to the left, in as many vectors at once as there is a function for.
+template <int kMost>
+void filter_all(const DepthwiseTask& task, const FilterColumns (&filters)[kMost]) {
+  size_t left = (task.out_width + kLanes - 1) / kLanes;
+  const size_t parts = (left + kMost - 1) / kMost;
+  for (size_t part = parts; part > 0; --part) {
+    const size_t count = (left + part - 1) / part;
+    left -= count;
+    filters[count - 1](task, left * kLanes);
+  }
 }
 
 // 1×1: scale and shift. Reads nothing past the last pixel.
 void filter_1x1(const DepthwiseTask& task) {
-  const Vector weight = broadcast(task.filter[0].weights[0]), bias = broadcast(task.bias);
-  const float* x = task.planes + task.filter[0].offsets[0];
+  const Vector weight = broadcast(task.weights[0]), bias = broadcast(task.bias);
+  const float* x = task.planes;
   const size_t pixels = task.pixels, whole = pixels / kLanes * kLanes;
   const Clip clip = task.clip;
   float* y = task.y;
@@ -230,13 +169,19 @@ void filter_1x1(const DepthwiseTask& task) {
   store_partial(y + whole, tail, static_cast<int>(pixels - whole));
 }
 
+constexpr FilterColumns kWalk3[] = {walk_down<3, 1>, walk_down<3, 2>, walk_down<3, 3>};
+// 25 weights and the sums of a vector take all 32 registers of AVX-512.
+constexpr FilterColumns kWalk5[] = {walk_down<5, 1>, walk_down<5, 2>};
+constexpr FilterColumns kRows3[] = {filter_rows<3, 1>, filter_rows<3, 2>, filter_rows<3, 3>, filter_rows<3, 4>};
+constexpr FilterColumns kRows5[] = {filter_rows<5, 1>, filter_rows<5, 2>, filter_rows<5, 3>, filter_rows<5, 4>};
+constexpr FilterColumns kAnyRows[] = {filter_rows<0, 1>, filter_rows<0, 2>, filter_rows<0, 3>, filter_rows<0, 4>};
+
 void filter_channel(const DepthwiseTask& task) {
-  if (task.rows == 1 && task.columns == 1) return filter_1x1(task);
-  const bool square = task.rows == task.columns;
-  if (square && task.rows == 3 && reads_adjacent(task)) return filter_adjacent<3>(task);
-  if (square && task.rows == 5 && reads_adjacent(task)) return filter_adjacent<5>(task);
-  const bool masked_3x3 = task.rows == 3 && task.columns == 3 && task.filter[0].mask != nullptr &&
-                          task.filter[1].mask == nullptr && task.filter[2].mask != nullptr;
-  if (masked_3x3) return filter_3x3(task);
-  task.rows == 5 && task.columns == 5 ? filter_5x5(task) : filter_generic<0, 0>(task);
+  if (task.in_place) return filter_1x1(task);
+  const bool adjacent = task.row_stride == 1 && task.row_dilation == 1 && task.rows == task.columns &&
+                        task.columns_at[task.columns - 1] - task.columns_at[0] == task.columns - 1;
+  if (adjacent && task.rows == 3) return filter_all(task, kWalk3);
+  if (adjacent && task.rows == 5) return filter_all(task, kWalk5);
+  if (task.columns == 3) return filter_all(task, kRows3);
+  task.columns == 5 ? filter_all(task, kRows5) : filter_all(task, kAnyRows);
 }

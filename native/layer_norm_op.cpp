@@ -82,9 +82,7 @@ struct LayerNormKernel {
 
 ort::CustomOp layer_norm_op() {
   ort::CustomOp op = make_custom_op<LayerNormKernel>();
-  op.get_output_characteristic = [](const ort::CustomOp*, std::size_t i) {
-    return i == 0 ? ort::kRequired : ort::kOptional;
-  };
+  op.get_output_characteristic = first_required;
   return op;
 }
 

@@ -40,10 +40,10 @@ Number attribute_or(const ort::Api& api, const ort::KernelInfo* info, const char
   return otherwise;
 }
 
-const ort::Value* weight_tensor(const ort::Api& api, const ort::KernelInfo* info) {
+const ort::Value* weight_tensor(const ort::Api& api, const ort::KernelInfo* info, std::size_t index) {
   int is_constant = 0;
   const ort::Value* value = nullptr;
-  check(api, api.constant_input(info, 1, &is_constant, &value), "cannot read the weights");
+  check(api, api.constant_input(info, index, &is_constant, &value), "cannot read the weights");
   if (is_constant == 0 || value == nullptr) throw KernelError("the weights must be an initializer");
   return value;
 }
@@ -96,7 +96,7 @@ std::vector<std::int64_t> integers(const ort::Api& api, const ort::KernelInfo* i
 }
 
 SparseMatrix packed_weights(const ort::Api& api, const ort::KernelInfo* info) {
-  const ort::Value* value = weight_tensor(api, info);
+  const ort::Value* value = weight_tensor(api, info, 1);
   const void* bytes = data_of(api, value);
   const std::size_t size = element_count(shape_of(api, value));
   SparseMatrix matrix;
@@ -110,8 +110,8 @@ SparseMatrix packed_weights(const ort::Api& api, const ort::KernelInfo* info) {
   return matrix;
 }
 
-std::vector<float> dense_weights(const ort::Api& api, const ort::KernelInfo* info) {
-  const ort::Value* value = weight_tensor(api, info);
+std::vector<float> dense_weights(const ort::Api& api, const ort::KernelInfo* info, std::size_t index) {
+  const ort::Value* value = weight_tensor(api, info, index);
   const auto* data = static_cast<const float*>(data_of(api, value));
   return std::vector<float>(data, data + element_count(shape_of(api, value)));
 }
@@ -139,12 +139,20 @@ void check_lengths(const Tensor<std::int32_t>& lengths, std::int64_t steps, std:
   }
 }
 
-OpSettings::OpSettings(const ort::Api& api, const ort::KernelInfo* info) : api(api) {
+Epilogue epilogue(const ort::Api& api, const ort::KernelInfo* info, const std::string& prefix) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  clip = {attribute(api, info, "low", -kInfinity), attribute(api, info, "high", kInfinity)};
-  const std::int64_t chosen = attribute(api, info, "activation", std::int64_t{0});
+  const auto number = [&](const char* name, auto otherwise) {
+    return attribute(api, info, (prefix + name).c_str(), otherwise);
+  };
+  const std::int64_t chosen = number("activation", std::int64_t{0});
   if (chosen < 0 || chosen >= kActivations) throw KernelError("unknown activation");
-  activation = static_cast<Activation>(chosen);
+  return {{number("low", -kInfinity), number("high", kInfinity)}, static_cast<Activation>(chosen)};
+}
+
+OpSettings::OpSettings(const ort::Api& api, const ort::KernelInfo* info) : api(api) {
+  const Epilogue given = epilogue(api, info, "");
+  clip = given.clip;
+  activation = given.activation;
   const std::int64_t requested = attribute(api, info, "threads", std::int64_t{0});
   const auto cores = static_cast<std::int64_t>(std::thread::hardware_concurrency());
   threads = static_cast<int>(std::clamp<std::int64_t>(requested > 0 ? requested : cores, 1, 256));

@@ -46,9 +46,9 @@ float attribute(const ort::Api& api, const ort::KernelInfo* info, const char* na
 std::int64_t attribute(const ort::Api& api, const ort::KernelInfo* info, const char* name, std::int64_t otherwise);
 std::vector<std::int64_t> integers(const ort::Api& api, const ort::KernelInfo* info, const char* name);
 
-// The weights, input 1: a packed matrix, or plain floats.
+// The weights, input 1 unless said otherwise: a packed matrix, or plain floats.
 SparseMatrix packed_weights(const ort::Api& api, const ort::KernelInfo* info);
-std::vector<float> dense_weights(const ort::Api& api, const ort::KernelInfo* info);
+std::vector<float> dense_weights(const ort::Api& api, const ort::KernelInfo* info, std::size_t index = 1);
 
 // The attributes of a convolution, which must be of one or two axes.
 ConvShape conv_shape(const ort::Api& api, const ort::KernelInfo* info);
@@ -58,6 +58,13 @@ const float* bias_of(const Tensor<float>& bias, std::size_t rows);
 
 // Throws if there is not one sequence length in [0, steps] per sample.
 void check_lengths(const Tensor<std::int32_t>& lengths, std::int64_t steps, std::int64_t batch);
+
+// What is applied to an output, by the attributes with a prefix.
+struct Epilogue {
+  Clip clip;
+  Activation activation;
+};
+Epilogue epilogue(const ort::Api& api, const ort::KernelInfo* info, const std::string& prefix);
 
 // The attributes that all operators have: the limits of the output, its activation, and the number of threads.
 struct OpSettings {

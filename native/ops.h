@@ -12,6 +12,7 @@ ort::CustomOp layer_norm_op();
 ort::CustomOp lstm_op();
 ort::CustomOp matmul_op();
 ort::CustomOp rnn_op();
+ort::CustomOp sparse_depthwise_op();
 ort::CustomOp spread_op();
 
 }  // namespace rigl

@@ -8,17 +8,10 @@ from collections.abc import Sequence
 
 from rigl_compress.runtime.layer_matching import DEPTHWISE, Layer
 
-LARGEST_FILTER = 3  # with an activation
-
 
 def dense_neighbors(found: Sequence[Layer], sparse: Sequence[Layer]) -> list[Layer]:
-    """Return the depthwise layers that read from or write to a sparse layer, and are not faster in ONNX Runtime."""
+    """Return the depthwise layers that read from or write to a sparse layer."""
     written = {layer.output for layer in sparse}
     read = {name for layer in sparse for name in (layer.x, layer.residual)}
     near = (layer for layer in found if layer.x in written or layer.output in read)
-    return [layer for layer in near if layer.operator == DEPTHWISE and not _faster_in_blocks(layer)]
-
-
-def _faster_in_blocks(layer: Layer) -> bool:
-    """Check for a large filter with an activation: ONNX Runtime's takes less time, with both conversions."""
-    return bool(layer.activation) and max(layer.settings["kernel_shape"]) > LARGEST_FILTER
+    return [layer for layer in near if layer.operator == DEPTHWISE]

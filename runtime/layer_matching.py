@@ -175,9 +175,6 @@ def _with_activation(graph: Graph, layer: Layer, taken: set[str]) -> Layer:
     if found is None or any(node.output[0] in taken for node in found[1]):
         return layer
     activation, nodes = found
-    # After a convolution ONNX Runtime's own exponentials are as fast or faster.
-    if layer.operator != "SparseMatMul" and activation != "hard-swish":
-        return layer
     return replace(layer, nodes=(*layer.nodes, *nodes), activation=activation)
 
 

@@ -15,8 +15,10 @@ from rigl_compress.exporters.protobuf_scan import hollow
 from rigl_compress.exporters.restore import restored
 from rigl_compress.exporters.sparsify import lift_constants
 from rigl_compress.runtime.dense_neighbors import dense_neighbors
+from rigl_compress.runtime.depthwise_fusion import fuse_depthwise
 from rigl_compress.runtime.folded_gate import fold_gate
 from rigl_compress.runtime.folded_selection import fold_selection
+from rigl_compress.runtime.gate_layers import gate_layers
 from rigl_compress.runtime.gru_matching import match_gru
 from rigl_compress.runtime.kernel_library import OPERATORS_VERSION
 from rigl_compress.runtime.kernels import ACTIVATIONS
@@ -76,6 +78,7 @@ def rewrite(
     nodes = {layer.output: _nodes(layer, graph, is_faster, (by_column, threads)) for layer in replaced}
     _replace(plain, nodes, replaced)
     fuse_layer_norms(plain, graph, layers, threads)
+    fuse_depthwise(plain, graph, layers)
     for layer in replaced:
         plain.graph.initializer.extend(_tensors(layer))
         if layer.projection is not None:
@@ -93,7 +96,8 @@ def choose(graph: Graph, is_faster: IsFaster, select: Select) -> tuple[tuple[Lay
     """Return all layers that sparse operators could replace, and those that they do."""
     found = [fold_gate(graph, fold_selection(graph, layer)) for layer in find_layers(graph, MATCHERS)]
     faster = [layer for layer in found if layer.operator != DEPTHWISE and is_faster(layer, graph)]
-    return tuple(found), tuple(select(faster, found, graph))
+    selected = list(select(faster, found, graph))
+    return tuple(found), tuple(selected + gate_layers(found, selected, graph))
 
 
 def indexed(source: onnx.ModelProto | LightModel) -> tuple[onnx.ModelProto, Graph]:

@@ -17,7 +17,7 @@ trap 'rm -rf "$objects"' EXIT
 case "$(uname -m)" in x86_64) avx2="-mavx2 -mfma -mf16c" ;; *) avx2="" ;; esac
 cmake -DCOSTS="$here/../../runtime/costs.json" -DHEADER="$objects/kernel_costs.h" -P "$native/generate_costs.cmake"
 # The AVX-512 loops are compiled for any processor.
-for source in conv conv_plan cpu depthwise geometry gru kernels_portable kernels_avx2 kernels_avx512 layer_norm lstm matmul packed plan vector_plan; do
+for source in conv conv_plan cpu depthwise geometry gru kernels_portable kernels_avx2 kernels_avx512 layer_norm lstm matmul packed plan sparse_depthwise vector_plan; do
   extra=""
   [ $source = kernels_avx2 ] && extra=$avx2
   [ $source = kernels_avx512 ] && extra="-DRIGL_COMPRESS_WIDE -Wno-psabi"

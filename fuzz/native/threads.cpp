@@ -9,6 +9,7 @@
 #include "../../native/gru.h"
 #include "../../native/lstm.h"
 #include "../../native/matmul.h"
+#include "../../native/sparse_depthwise.h"
 #include "harness.h"
 
 using namespace harness;
@@ -64,17 +65,26 @@ void convolutions(const rigl::KernelTable& table, const rigl::Axis& axis) {
   const rigl::ConvShape shape = {axis, axis};
   rigl::SparseConv conv(sparse_matrix(&integers, 9, static_cast<std::uint32_t>(6 * shape.taps()), 40), shape, table);
   rigl::DepthwiseConv depthwise(integers.numbers(static_cast<std::size_t>(6 * shape.taps())), shape, table);
+  rigl::SparseDepthwise widened(sparse_matrix(&integers, 7, 6, 20),
+                                integers.numbers(static_cast<std::size_t>(7 * shape.taps())), shape, table);
   const bool reaches = axis.pad_begin <= axis.dilation * (axis.kernel - 1);
   from_all("convolution", [&](int round, const rigl::Threads& threads) {
     const std::int64_t height = 5 + round % 4, width = 5 + 3 * (round % 5);
     const auto pixels = static_cast<std::size_t>(axis.output(height) * axis.output(width));
     const std::vector<float> x =
         Integers(static_cast<std::uint32_t>(round)).numbers(static_cast<std::size_t>(2 * 6 * height * width));
-    std::vector<float> y(2 * 15 * pixels);
+    std::vector<float> y(2 * 22 * pixels + 14);
     conv.run({x.data(), 2, height, width, nullptr, nullptr, y.data(), {0.0f, kInfinity}}, threads);
     if (reaches) {
       depthwise.run({x.data(), 2, height, width, nullptr, nullptr, y.data() + 2 * 9 * pixels, {0.0f, kInfinity}},
                     threads);
+      float* wide = y.data() + 2 * 15 * pixels;
+      widened.run({{x.data(), 2, height, width, nullptr, nullptr, wide, {0.0f, kInfinity}},
+                   nullptr,
+                   {0.0f, kInfinity},
+                   rigl::Activation::kNone,
+                   wide + 14 * pixels},
+                  threads);
     }
     return y;
   });

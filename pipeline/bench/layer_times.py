@@ -15,7 +15,9 @@ from rigl_compress.exporters.execution_trace import operators_by_name, profiled
 from rigl_compress.exporters.light_model import light_model
 from rigl_compress.pipeline.bench.backends.onnxruntime import options_for
 from rigl_compress.pipeline.bench.operator_profile import RUNS, WARMUP
+from rigl_compress.runtime.depthwise_fusion import OPERATOR as SPARSE_DEPTHWISE
 from rigl_compress.runtime.explain import LayerChoice, explain
+from rigl_compress.runtime.layer_matching import DEPTHWISE
 from rigl_compress.runtime.session import sparse_model
 from rigl_compress.runtime.session_options import register
 
@@ -63,8 +65,11 @@ def _timed(
     by_value = {value: name for name, node in nodes.items() for value in (*node.input[1:2], *node.output)}
     for row in rows:
         # Of a dense layer the operator with the weight counts: the output may be that of a sum or activation after it.
-        order = (row.name, row.output) if row.kernel == "dense" else (row.output, row.name)
+        sparse = (row.output, f"{row.output}/packed", row.name)
+        order = (row.name, row.output) if row.kernel == "dense" else sparse
         name = next((by_value[each] for each in order if each in by_value), "")
-        taken = seconds.get(name, 0.0)
+        # The filters in the operator of the layer before them: its time is that layer's.
+        shared = row.kernel == DEPTHWISE and name in nodes and nodes[name].op_type == SPARSE_DEPTHWISE
+        taken = 0.0 if shared else seconds.get(name, 0.0)
         facts = (row.name, row.operator, row.shape, row.density, row.kernel)
         yield LayerTime(*facts, row.gain or 0.0, row.reason, taken)

@@ -249,7 +249,8 @@ def test_depthwise_next_to_sparse_layers_keeps_their_layout(neighbour: str, spar
     model = depthwise_net(neighbour)
     assert_same(model.SerializeToString(), sparse=sparse)
     operators = [node.op_type for node in rewrite(model, lambda *_: True).model.graph.node]
-    assert ("DepthwiseConv" in operators) == bool(sparse)
+    assert ("DepthwiseConv" in operators) == (neighbour == "after")
+    assert ("SparseDepthwise" in operators) == ("before" in neighbour)
     assert ("BatchNormalization" in operators) == (not sparse)
 
 
