@@ -24,4 +24,4 @@ LD_PRELOAD="$preload" "$python" fuzz/layers/run.py --runs "${RANDOM_RUNS:-2000}"
 LD_PRELOAD="$preload" "$python" -m pytest tests/runtime/test_kernels.py tests/runtime/test_extreme_windows.py \
   tests/runtime/test_packed_fuzz.py tests/runtime/test_activations.py tests/models/test_training_kernels.py \
   tests/models/test_sparse_runs.py tests/models/test_growth_bound.py tests/models/test_innermost_modules.py \
-  tests/runtime/test_narrow_weights.py tests/runtime/test_folded_gate.py -q -p no:randomly "$@"
+  tests/runtime/test_narrow_weights.py tests/runtime/test_folded_gate.py tests/runtime/test_attention_kernel.py -q -p no:randomly "$@"

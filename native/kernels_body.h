@@ -207,15 +207,16 @@ constexpr auto kMultiplyWindows = multiply_windows;
 constexpr void (*kMultiplyWindows)(const WindowView&, const VectorTask&) = nullptr;
 #endif
 
+#include "kernels_attention.h"
 #include "kernels_depthwise.h"
 #include "kernels_gru.h"
 #include "kernels_norm.h"
 #include "kernels_pack.h"
 
-constexpr KernelTable kTable = {RIGL_NAME,        kLanes,          kSliceLanes,      multiply_tile, multiply_vector,
-                                kMultiplyWindows, pack_tile,       transpose,        deinterleave,  interleave,
-                                gru_step,         gru_reset_state, gru_update_state, lstm_step,     filter_channel,
-                                activate,         normalize};
+constexpr KernelTable kTable = {RIGL_NAME,        kLanes,          kSliceLanes,       multiply_tile, multiply_vector,
+                                kMultiplyWindows, pack_tile,       transpose,         deinterleave,  interleave,
+                                gru_step,         gru_reset_state, gru_update_state,  lstm_step,     filter_channel,
+                                activate,         normalize,       normalize_columns, attend};
 
 }  // namespace
 }  // namespace rigl

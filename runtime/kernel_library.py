@@ -9,7 +9,7 @@ from rigl_compress.core.errors import InputError
 from rigl_compress.core.native_library import is_truncated, library_path
 
 OLDEST_RUNTIME = (1, 18)
-OPERATORS_VERSION = 5  # of the operators and the functions of the library: the same as in native/c_api.cpp
+OPERATORS_VERSION = 6  # of the operators and the functions of the library: the same as in native/c_api.cpp
 
 
 def kernels_library() -> Path:
