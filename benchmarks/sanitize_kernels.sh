@@ -25,4 +25,4 @@ LD_PRELOAD="$preload" "$python" -m pytest tests/runtime/test_kernels.py tests/ru
   tests/runtime/test_packed_fuzz.py tests/runtime/test_activations.py tests/models/test_training_kernels.py \
   tests/models/test_sparse_runs.py tests/models/test_growth_bound.py tests/models/test_innermost_modules.py \
   tests/models/test_mask_kernels.py tests/runtime/test_narrow_weights.py tests/runtime/test_folded_gate.py \
-  tests/runtime/test_depthwise_fusion.py -q -p no:randomly "$@"
+  tests/runtime/test_depthwise_fusion.py tests/runtime/test_attention_kernel.py -q -p no:randomly "$@"

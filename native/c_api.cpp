@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention.h"
 #include "conv.h"
 #include "cpu.h"
 #include "depthwise.h"
@@ -46,7 +47,9 @@ static_assert(sizeof(SparseDepthwiseCall) == 112 && offsetof(SparseDepthwiseCall
                   offsetof(SparseDepthwiseCall, inner_clip) == 88 &&
                   offsetof(SparseDepthwiseCall, inner_activation) == 96 && offsetof(SparseDepthwiseCall, means) == 104,
               "see runtime/sparse_depthwise_kernel.py");
-static_assert(sizeof(LayerNormCall) == 72 && offsetof(LayerNormCall, x) == 0 &&
+static_assert(sizeof(LayerNormCall) == 72 && offsetof(LayerNormCall, x_by_column) == 68 &&
+                  offsetof(LayerNormCall, residual_by_column) == 69 && offsetof(LayerNormCall, y_by_column) == 70 &&
+                  offsetof(LayerNormCall, sum_by_column) == 71 && offsetof(LayerNormCall, x) == 0 &&
                   offsetof(LayerNormCall, residual) == 8 && offsetof(LayerNormCall, scale) == 16 &&
                   offsetof(LayerNormCall, bias) == 24 && offsetof(LayerNormCall, y) == 32 &&
                   offsetof(LayerNormCall, sum) == 40 && offsetof(LayerNormCall, rows) == 48 &&
@@ -67,6 +70,15 @@ static_assert(sizeof(GruCall) == 64 && offsetof(GruCall, x) == 0 && offsetof(Gru
                   offsetof(GruCall, batch) == 16 && offsetof(GruCall, bias) == 24 && offsetof(GruCall, initial) == 32 &&
                   offsetof(GruCall, lengths) == 40 && offsetof(GruCall, y) == 48 && offsetof(GruCall, last) == 56,
               "see runtime/kernels.py");
+static_assert(sizeof(AttentionInput) == 32 && sizeof(AttentionMask) == 40, "see runtime/attention_kernel.py");
+static_assert(sizeof(AttentionCall) == 208 && offsetof(AttentionCall, q) == 0 && offsetof(AttentionCall, k) == 32 &&
+                  offsetof(AttentionCall, v) == 64 && offsetof(AttentionCall, mask) == 96 &&
+                  offsetof(AttentionCall, y) == 136 && offsetof(AttentionCall, y_by_column) == 144 &&
+                  offsetof(AttentionCall, batch) == 152 && offsetof(AttentionCall, heads) == 160 &&
+                  offsetof(AttentionCall, queries) == 168 && offsetof(AttentionCall, keys) == 176 &&
+                  offsetof(AttentionCall, size) == 184 && offsetof(AttentionCall, v_size) == 192 &&
+                  offsetof(AttentionCall, scale) == 200,
+              "see runtime/attention_kernel.py");
 #endif
 
 // Where the message of an error goes.
@@ -153,6 +165,19 @@ RIGL_EXPORT void rigl_set_work_per_thread(double nanoseconds) { set_work_per_thr
 
 RIGL_EXPORT int rigl_check_packed(const void* bytes, std::size_t size, char* error, std::size_t room) {
   return guarded({error, room}, [&] { read_matrix(bytes, size); });
+}
+
+// The columns of a tile, in values of so many columns.
+RIGL_EXPORT int rigl_tile_width(const char* kernels_name, std::size_t columns) {
+  int width = 0;
+  guarded({nullptr, 0}, [&] { width = tile_width(columns, requested_kernels(kernels_name).lanes); });
+  return width;
+}
+
+RIGL_EXPORT int rigl_attention_run(const AttentionCall* call, const char* kernels_name, int threads, char* error,
+                                   std::size_t room) {
+  return guarded({error, room},
+                 [&] { run_attention(*call, requested_kernels(kernels_name), serial_threads(threads)); });
 }
 
 RIGL_EXPORT void* rigl_matmul_create(const void* bytes, std::size_t size, const char* kernels_name, char* error,

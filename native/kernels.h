@@ -181,6 +181,33 @@ struct NormTask {
   float epsilon;
 };
 
+// Layer normalization of some vectors, one beside the other: [size][pitch], `count` of them.
+struct NormColumnsTask {
+  const float* x;
+  const float* residual;  // or null
+  const float* scale;
+  const float* bias;  // or null
+  float* y;
+  float* sum;  // of x and the residual; or null
+  size_t size, count, pitch;
+  float epsilon;
+};
+
+// Queries of a task of attention, in vectors.
+constexpr int kQueryVectors = 2;
+
+// Softmax attention of one head for `width` queries, one or two vectors of them. Queries are scaled.
+struct AttentionTask {
+  const float* q;     // [size][width]
+  const float* k;     // [size][k_pitch], of which `keys` columns
+  const float* v;     // [keys][v_pitch], of which `v_size` columns
+  const float* mask;  // [keys][width], added to the products; or null
+  size_t size, v_size, keys, k_pitch, v_pitch;
+  int width;
+  float* scores;  // [keys][width], of the kernel
+  float* y;       // [v_size][width]
+};
+
 struct KernelTable {
   const char* name;
   int lanes;
@@ -208,6 +235,8 @@ struct KernelTable {
   // In place, `count` values in each of `rows` rows.
   void (*activate)(Activation, float* values, size_t rows, size_t count, size_t pitch);
   void (*normalize)(const NormTask&);
+  void (*normalize_columns)(const NormColumnsTask&);
+  void (*attend)(const AttentionTask&);
 };
 
 const KernelTable* portable_kernels();

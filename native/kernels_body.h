@@ -214,6 +214,7 @@ constexpr auto kMultiplyWindows = multiply_windows;
 constexpr void (*kMultiplyWindows)(const WindowView&, const VectorTask&) = nullptr;
 #endif
 
+#include "kernels_attention.h"
 #include "kernels_depthwise.h"
 #include "kernels_gru.h"
 #include "kernels_norm.h"
@@ -221,9 +222,10 @@ constexpr void (*kMultiplyWindows)(const WindowView&, const VectorTask&) = nullp
 #include "kernels_row.h"
 
 constexpr KernelTable kTable = {
-    RIGL_NAME, kLanes,         kSliceLanes,  multiply_tile, multiply_vector, kMultiplyWindows, pack_tile,
-    transpose, deinterleave,   interleave,   gru_step,      gru_reset_state, gru_update_state, lstm_step,
-    lay_rows,  filter_channel, multiply_row, sum,           activate,        normalize};
+    RIGL_NAME,        kLanes,    kSliceLanes,       multiply_tile,  multiply_vector, kMultiplyWindows,
+    pack_tile,        transpose, deinterleave,      interleave,     gru_step,        gru_reset_state,
+    gru_update_state, lstm_step, lay_rows,          filter_channel, multiply_row,    sum,
+    activate,         normalize, normalize_columns, attend};
 
 }  // namespace
 }  // namespace rigl

@@ -54,3 +54,62 @@ void normalize(const NormTask& task) {
     task.y[i] = (task.y[i] - mean) * factor * task.scale[i] + (task.bias != nullptr ? task.bias[i] : 0.0f);
   }
 }
+
+// Some vectors beside each other: sums need no lanes of the same vector. A line of the cache at a time, or two.
+constexpr int kNormVectors = kLanes == 16 ? 2 : 32 / kLanes;
+
+template <class Load, class Store>
+RIGL_INLINE void normalize_some(const NormColumnsTask& task, size_t first, const Load& get, const Store& put) {
+  const float count = static_cast<float>(task.size);
+  Vector mean[kNormVectors] = {}, variance[kNormVectors] = {};
+  for (size_t f = 0; f < task.size; ++f) {
+    const size_t at = f * task.pitch + first;
+    for (int v = 0; v < kNormVectors; ++v) {
+      Vector value = get(task.x + at, v);
+      if (task.residual != nullptr) value += get(task.residual + at, v);
+      mean[v] += value;
+      if (task.sum != nullptr) put(task.sum + at, v, value);
+      put(task.y + at, v, value);
+    }
+  }
+  for (int v = 0; v < kNormVectors; ++v) mean[v] /= count;
+  for (size_t f = 0; f < task.size; ++f) {
+    for (int v = 0; v < kNormVectors; ++v) {
+      const Vector distance = get(task.y + f * task.pitch + first, v) - mean[v];
+      variance[v] += distance * distance;
+    }
+  }
+  for (int v = 0; v < kNormVectors; ++v) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      variance[v][lane] = 1.0f / __builtin_sqrtf(variance[v][lane] / count + task.epsilon);
+    }
+  }
+  for (size_t f = 0; f < task.size; ++f) {
+    float* at = task.y + f * task.pitch + first;
+    const Vector scale = broadcast(task.scale[f]), shift = broadcast(task.bias != nullptr ? task.bias[f] : 0.0f);
+    for (int v = 0; v < kNormVectors; ++v) put(at, v, (get(at, v) - mean[v]) * variance[v] * scale + shift);
+  }
+}
+
+void normalize_columns(const NormColumnsTask& task) {
+  constexpr size_t kStep = static_cast<size_t>(kNormVectors * kLanes);
+  size_t first = 0;
+  for (; first + kStep <= task.count; first += kStep) {
+    normalize_some(
+        task, first, [](const float* from, int v) { return load(from + v * kLanes); },
+        [](float* to, int v, Vector value) { store(to + v * kLanes, value); });
+  }
+  if (first == task.count) return;
+  const int rest = static_cast<int>(task.count - first);
+  const auto lanes = [rest](int v) { return rest - v * kLanes; };
+  normalize_some(
+      task, first,
+      [&](const float* from, int v) {
+        if (lanes(v) >= kLanes) return load(from + v * kLanes);
+        return lanes(v) > 0 ? load_partial(from + v * kLanes, lanes(v)) : Vector{};
+      },
+      [&](float* to, int v, Vector value) {
+        if (lanes(v) >= kLanes) return store(to + v * kLanes, value);
+        if (lanes(v) > 0) store_partial(to + v * kLanes, value, lanes(v));
+      });
+}

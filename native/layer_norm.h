@@ -17,6 +17,7 @@ struct LayerNormCall {
   float* sum;  // x + residual, or null; may be x or the residual itself
   std::size_t rows, size;
   float epsilon;
+  bool x_by_column, residual_by_column, y_by_column, sum_by_column;  // in tiles, see tiles.h
 };
 
 void normalize_rows(const LayerNormCall& call, const KernelTable& kernels, const Threads& threads);

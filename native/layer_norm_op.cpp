@@ -6,6 +6,7 @@
 #include "custom_op.h"
 #include "layer_norm.h"
 #include "ops.h"
+#include "tiles.h"
 
 namespace rigl {
 namespace {
@@ -41,10 +42,23 @@ const float* repeated(const Tensor<float>& from, const Shape& shape, std::vector
   return buffer->data();
 }
 
+// Store a value in tiles row by row.
+const float* from_tiles(const Tensor<float>& from, std::vector<float>* buffer) {
+  const std::size_t size = static_cast<std::size_t>(from.shape.back()), rows = element_count(from.shape) / size;
+  buffer->resize(rows * size);
+  if (rows == 0) return buffer->data();
+  const Tiles tiles(rows, kernels());
+  for (std::size_t t = 0; t < tiles.count; ++t) {
+    const std::size_t begin = tiles.begin(t, size), width = tiles.width_of(t);
+    kernels().transpose(from.data + begin, width, size, width, buffer->data() + begin, size);
+  }
+  return buffer->data();
+}
+
 struct LayerNormKernel {
   OpSettings settings;
   float epsilon;
-  bool with_sum;
+  bool with_sum, x_by_column, residual_by_column, y_by_column, sum_by_column;
 
   static constexpr const char* kName = "AddLayerNorm";
   static constexpr std::size_t kInputs = 4, kOutputs = 2;
@@ -53,11 +67,15 @@ struct LayerNormKernel {
   LayerNormKernel(const ort::Api& api, const ort::KernelInfo* info)
       : settings(api, info),
         epsilon(attribute(api, info, "epsilon", 1e-5f)),
-        with_sum(attribute(api, info, "with_sum", std::int64_t{0}) != 0) {}
+        with_sum(attribute(api, info, "with_sum", std::int64_t{0}) != 0),
+        x_by_column(attribute(api, info, "x_by_column", std::int64_t{0}) != 0),
+        residual_by_column(attribute(api, info, "residual_by_column", std::int64_t{0}) != 0),
+        y_by_column(attribute(api, info, "y_by_column", std::int64_t{0}) != 0),
+        sum_by_column(attribute(api, info, "sum_by_column", std::int64_t{0}) != 0) {}
 
   void compute(ort::KernelContext* context) {
-    const auto x = input<float>(settings.api, context, 0), scale = input<float>(settings.api, context, 1);
-    const auto bias = input<float>(settings.api, context, 2), residual = input<float>(settings.api, context, 3);
+    auto x = input<float>(settings.api, context, 0), residual = input<float>(settings.api, context, 3);
+    const auto scale = input<float>(settings.api, context, 1), bias = input<float>(settings.api, context, 2);
     const std::size_t size = element_count(scale.shape);
     const auto fits = [&](const Shape& shape) {
       return !shape.empty() && shape.back() == static_cast<std::int64_t>(size);
@@ -68,13 +86,18 @@ struct LayerNormKernel {
     const Shape shape = residual.present ? broadcast_shape(x.shape, residual.shape) : x.shape;
     float* y = output(settings.api, context, shape);
     float* sum = with_sum ? output(settings.api, context, shape, 1) : nullptr;
-    std::vector<float> more_x, more_residual;
+    // Tiles of fewer rows cannot be repeated.
+    std::vector<float> more_x, more_residual, plain_x, plain_residual;
+    const bool x_tiled = x_by_column && x.shape == shape, added_tiled = residual_by_column && residual.shape == shape;
+    if (x_by_column && !x_tiled) x.data = from_tiles(x, &plain_x);
+    if (residual.present && residual_by_column && !added_tiled) residual.data = from_tiles(residual, &plain_residual);
     const float* given = repeated(x, shape, &more_x);
     const float* added = residual.present ? repeated(residual, shape, &more_residual) : nullptr;
     const std::size_t rows = element_count(shape) / size;
     SessionThreads session(settings, context);
-    normalize_rows({given, added, scale.data, bias_of(bias, size), y, sum, rows, size, epsilon}, kernels(),
-                   session.threads());
+    normalize_rows({given, added, scale.data, bias_of(bias, size), y, sum, rows, size, epsilon, x_tiled, added_tiled,
+                    y_by_column, sum_by_column},
+                   kernels(), session.threads());
   }
 };
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cpu.h"
+#include "tiles.h"
 
 namespace rigl {
 namespace {
@@ -12,30 +13,40 @@ constexpr std::size_t kMaxPlans = 4;
 // Columns transposed per task.
 constexpr std::size_t kTransposeStep = 256;
 
-// A tile of the batch, [columns][pitch], readable in whole vectors.
+// A tile of the batch, [features][pitch], readable in whole vectors: those of its last block from `end`, if not null.
 struct Activations {
   const float* x;
   std::size_t pitch;
+  const float* end = nullptr;
+};
+
+std::size_t whole_vectors(std::size_t count, const KernelTable& kernels) {
+  const auto lanes = static_cast<std::size_t>(kernels.lanes);
+  return (count + lanes - 1) / lanes * lanes;
+}
+
+// A tile of the call.
+struct Tile {
+  std::size_t first, width;
 };
 
 void multiply_group(const KernelTable& kernels, const RowGroup& group, const Activations& from, TileTask task) {
   for (std::size_t b = 0; b < group.blocks.size(); ++b) {
     const Block& block = group.blocks[b];
-    task.x = from.x + block.first_column * from.pitch;
-    task.x_pitch = from.pitch;
     task.first = b == 0;
     task.last = b + 1 == group.blocks.size();
+    task.x = task.last && from.end != nullptr ? from.end : from.x + block.first_column * from.pitch;
+    task.x_pitch = from.pitch;
     kernels.multiply_tile(block.view(), task);
   }
 }
 
 // Compute one group of rows for one tile of the batch.
 void run_group(const KernelTable& kernels, const RowGroup& group, const Activations& from, const MatMulCall& call,
-               std::size_t first, std::size_t width, std::size_t total_rows) {
+               const Tile& tile, std::size_t total_rows) {
   Scratch& buffers = scratch();
-  const std::size_t rows = group.end - group.begin;
-  const std::size_t pitch = (width + static_cast<std::size_t>(kernels.lanes) - 1) /
-                            static_cast<std::size_t>(kernels.lanes) * static_cast<std::size_t>(kernels.lanes);
+  const std::size_t rows = group.end - group.begin, width = tile.width;
+  const std::size_t pitch = whole_vectors(width, kernels);
   TileTask task{};
   task.acc = buffers.acc.reserve(rows * pitch);
   task.acc_pitch = pitch;
@@ -43,8 +54,8 @@ void run_group(const KernelTable& kernels, const RowGroup& group, const Activati
   task.bias = call.bias == nullptr ? nullptr : call.bias + group.begin;
   task.clip = call.clip;
   if (call.y_by_column) {
-    task.y = call.y + group.begin * call.batch + first;
-    task.y_pitch = call.batch;
+    task.y = call.y + tile.first * total_rows + group.begin * width;
+    task.y_pitch = width;
     multiply_group(kernels, group, from, task);
     return kernels.activate(call.activation, task.y, rows, width, task.y_pitch);
   }
@@ -52,24 +63,32 @@ void run_group(const KernelTable& kernels, const RowGroup& group, const Activati
   task.y_pitch = pitch;
   multiply_group(kernels, group, from, task);
   kernels.activate(call.activation, task.y, rows, width, pitch);
-  kernels.transpose(task.y, pitch, rows, width, call.y + first * total_rows + group.begin, total_rows);
+  kernels.transpose(task.y, pitch, rows, width, call.y + tile.first * total_rows + group.begin, total_rows);
 }
 
-void copy_rows(const MatMulCall& call, std::size_t first, std::size_t width, std::size_t begin, std::size_t end,
-               float* out, std::size_t pitch) {
-  for (std::size_t k = begin; k < end; ++k) {
-    std::memcpy(out + k * pitch, call.x + k * call.batch + first, width * sizeof(float));
-    std::fill(out + k * pitch + width, out + (k + 1) * pitch, 0.0f);
+// The features [begin, end) of a tile whose samples are stored one after the other.
+void transpose_rows(const KernelTable& kernels, const MatMulCall& call, const Tile& tile, std::size_t begin,
+                    std::size_t end, std::size_t features, float* out, std::size_t pitch) {
+  kernels.transpose(call.x + tile.first * features + begin, features, tile.width, end - begin, out + begin * pitch,
+                    pitch);
+  for (std::size_t k = begin; k < end && tile.width < pitch; ++k) {
+    std::fill(out + k * pitch + tile.width, out + (k + 1) * pitch, 0.0f);
   }
 }
 
-void transpose_rows(const KernelTable& kernels, const MatMulCall& call, std::size_t first, std::size_t width,
-                    std::size_t begin, std::size_t end, std::size_t features, float* out, std::size_t pitch) {
-  if (call.x_by_column) return copy_rows(call, first, width, begin, end, out, pitch);
-  kernels.transpose(call.x + first * features + begin, features, width, end - begin, out + begin * pitch, pitch);
-  for (std::size_t k = begin; k < end && width < pitch; ++k) {
-    std::fill(out + k * pitch + width, out + (k + 1) * pitch, 0.0f);
-  }
+// A tile that is read where it is. Unless its rows are whole vectors, the last vector would reach beyond its end: the
+// features of the last block are copied.
+Activations in_place(const KernelTable& kernels, const MatMulCall& call, const Tile& tile, const TilePlan& plan,
+                     std::size_t features) {
+  Activations from = {call.x + tile.first * features, tile.width};
+  if (tile.width == whole_vectors(tile.width, kernels)) return from;
+  const std::size_t copied = plan.groups.front().blocks.back().first_column * tile.width;
+  const std::size_t size = features * tile.width - copied, room = size + static_cast<std::size_t>(kernels.lanes);
+  float* end = shared_input().reserve(room);
+  std::memcpy(end, from.x + copied, size * sizeof(float));
+  std::fill(end + size, end + room, 0.0f);
+  from.end = end;
+  return from;
 }
 
 }  // namespace
@@ -138,41 +157,43 @@ void SparseMatMul::run_windows(const MatMulCall& call, const WindowPlan& plan, c
 }
 
 void SparseMatMul::run_tiles(const MatMulCall& call, const Threads& threads) {
-  const std::size_t width = static_cast<std::size_t>(tile_width(call.batch, kernels_.lanes));
-  const std::size_t count = (call.batch + width - 1) / width;
-  const bool enough_tiles = count >= static_cast<std::size_t>(threads.count);
+  const Tiles layout(call.batch, kernels_);
+  const bool enough_tiles = layout.count >= static_cast<std::size_t>(threads.count);
   const auto tiles_of_width =
-      tiles(static_cast<int>(width), enough_tiles ? 1 : static_cast<std::uint32_t>(threads.count));
-  const std::vector<RowGroup>& groups = tiles_of_width->plan.groups;
-  const std::size_t features = matrix_.columns;
-  const bool in_place = call.x_by_column && call.batch % static_cast<std::size_t>(kernels_.lanes) == 0;
-  const auto width_of = [&](std::size_t t) { return std::min(width, call.batch - t * width); };
+      tiles(static_cast<int>(layout.width), enough_tiles ? 1 : static_cast<std::uint32_t>(threads.count));
+  const TilePlan& plan = tiles_of_width->plan;
+  const std::size_t features = matrix_.columns, pitch = layout.width;
+  const auto tile_of = [&](std::size_t t) { return Tile{t * layout.width, layout.width_of(t)}; };
   const auto run_tile = [&](std::size_t t, const Activations& from, std::size_t g) {
-    run_group(kernels_, groups[g], from, call, t * width, width_of(t), matrix_.rows);
+    run_group(kernels_, plan.groups[g], from, call, tile_of(t), matrix_.rows);
   };
   if (enough_tiles) {
-    parallel_for(threads, count, [&](std::size_t t) {
-      Activations from = {call.x + t * width, call.batch};
-      if (!in_place) {
-        float* packed = scratch().activations.reserve(features * width);
-        transpose_rows(kernels_, call, t * width, width_of(t), 0, features, features, packed, width);
-        from = {packed, width};
+    parallel_for(threads, layout.count, [&](std::size_t t) {
+      Activations from{};
+      if (call.x_by_column) {
+        from = in_place(kernels_, call, tile_of(t), plan, features);
+      } else {
+        float* packed = scratch().activations.reserve(features * pitch);
+        transpose_rows(kernels_, call, tile_of(t), 0, features, features, packed, pitch);
+        from = {packed, pitch};
       }
-      for (std::size_t g = 0; g < groups.size(); ++g) run_tile(t, from, g);
+      for (std::size_t g = 0; g < plan.groups.size(); ++g) run_tile(t, from, g);
     });
     return;
   }
-  for (std::size_t t = 0; t < count; ++t) {
-    Activations from = {call.x + t * width, call.batch};
-    if (!in_place) {
-      float* packed = shared_input().reserve(features * width);
+  for (std::size_t t = 0; t < layout.count; ++t) {
+    Activations from{};
+    if (call.x_by_column) {
+      from = in_place(kernels_, call, tile_of(t), plan, features);
+    } else {
+      float* packed = shared_input().reserve(features * pitch);
       parallel_for(threads, (features + kTransposeStep - 1) / kTransposeStep, [&](std::size_t step) {
         const std::size_t begin = step * kTransposeStep, end = std::min(features, begin + kTransposeStep);
-        transpose_rows(kernels_, call, t * width, width_of(t), begin, end, features, packed, width);
+        transpose_rows(kernels_, call, tile_of(t), begin, end, features, packed, pitch);
       });
-      from = {packed, width};
+      from = {packed, pitch};
     }
-    parallel_for(threads, groups.size(), [&](std::size_t g) { run_tile(t, from, g); });
+    parallel_for(threads, plan.groups.size(), [&](std::size_t g) { run_tile(t, from, g); });
   }
 }
 

@@ -20,7 +20,7 @@ struct MatMulCall {
   std::size_t batch;
   const float* bias;  // [rows], or null
   float* y;
-  bool x_by_column, y_by_column;  // [features][batch] instead of [batch][features]
+  bool x_by_column, y_by_column;  // in tiles of columns, see tiles.h, instead of [batch][features]
   Clip clip;
   Activation activation = Activation::kNone;
 };

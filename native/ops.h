@@ -5,6 +5,7 @@
 
 namespace rigl {
 
+ort::CustomOp attention_op();
 ort::CustomOp conv_op();
 ort::CustomOp depthwise_op();
 ort::CustomOp gru_op();

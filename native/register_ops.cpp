@@ -12,9 +12,10 @@ constexpr const char* kDomain = "rigl_compress";
 
 // Sessions do not own the domain: one serves them all, for the lifetime of the process.
 ort::Status* add_domain(ort::SessionOptions* options, const ort::Api& api) {
-  static const ort::CustomOp ops[] = {rigl::conv_op(), rigl::matmul_op(),           rigl::gru_op(),
-                                      rigl::lstm_op(), rigl::depthwise_op(),        rigl::layer_norm_op(),
-                                      rigl::rnn_op(),  rigl::sparse_depthwise_op(), rigl::spread_op()};
+  static const ort::CustomOp ops[] = {rigl::conv_op(),     rigl::matmul_op(),           rigl::gru_op(),
+                                      rigl::lstm_op(),     rigl::depthwise_op(),        rigl::layer_norm_op(),
+                                      rigl::rnn_op(),      rigl::sparse_depthwise_op(), rigl::spread_op(),
+                                      rigl::attention_op()};
   static std::mutex mutex;
   static ort::CustomOpDomain* shared = nullptr;
   const std::lock_guard<std::mutex> lock(mutex);

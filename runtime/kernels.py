@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rigl_compress.core.errors import InputError
 from rigl_compress.runtime.kernel_library import load_library, unavailable_reason
 from rigl_compress.runtime.packed_weights import conv_matrix, pack_matrix
+from rigl_compress.runtime.tile_arrays import from_tiles, to_tiles
 
 Array = NDArray[Any]
 Limits = tuple[float, float]
@@ -178,19 +179,18 @@ class MatMul:
     def __init__(self, matrix: Array, kernels: str = "", activation: str = "", scales: Sequence[Array] = ()) -> None:
         packed = pack_matrix(matrix, scales).tobytes()
         self._kernel = _Kernel("matmul", kernels, packed, len(packed))
-        self.rows, self.activation = matrix.shape[0], ACTIVATIONS.index(activation)
+        self.rows, self.activation, self.kernels = matrix.shape[0], ACTIVATIONS.index(activation), kernels
 
     def __call__(
         self, x: Array, bias: Array | None = None, limits: Limits = NO_LIMITS, *, by_column: str = "", threads: int = 1
     ) -> Array:
-        """Multiply [batch, columns]; "x" or "y" in `by_column` marks an array that is transposed."""
-        batch = x.shape["x" in by_column]
-        x = np.ascontiguousarray(x, dtype=np.float32)
-        y = np.empty((self.rows, batch) if "y" in by_column else (batch, self.rows), dtype=np.float32)
+        """Multiply [batch, columns]; "x" or "y" in `by_column` marks an array that is stored in tiles of columns."""
         marked = ("x" in by_column, "y" in by_column)
-        call = _MatMulCall(_data(x), batch, _data(bias), _data(y), *marked, *limits, self.activation)
+        x = np.ascontiguousarray(to_tiles(x, self.kernels) if marked[0] else x, dtype=np.float32)
+        y = np.empty((len(x), self.rows), dtype=np.float32)
+        call = _MatMulCall(_data(x), len(x), _data(bias), _data(y), *marked, *limits, self.activation)
         self._kernel.run(call, threads)
-        return y
+        return from_tiles(y, self.kernels) if marked[1] else y
 
 
 class Conv:

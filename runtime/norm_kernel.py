@@ -1,13 +1,15 @@
 """The kernel of layer normalization, called on arrays."""
 
 import ctypes
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_size_t, c_void_p
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_bool, c_char_p, c_float, c_int, c_size_t, c_void_p
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rigl_compress.runtime.kernels import _MESSAGE_SIZE, _data, _library
+from rigl_compress.runtime.tile_arrays import from_tiles, to_tiles
 
 Array = NDArray[Any]
 
@@ -23,6 +25,10 @@ class _LayerNormCall(Structure):
         ("rows", c_size_t),
         ("size", c_size_t),
         ("epsilon", c_float),
+        ("x_by_column", c_bool),
+        ("residual_by_column", c_bool),
+        ("y_by_column", c_bool),
+        ("sum_by_column", c_bool),
     )
 
 
@@ -38,13 +44,27 @@ class LayerNorm:
         self._run = _library().rigl_layer_norm_run
         self._run.argtypes = [POINTER(_LayerNormCall), c_char_p, c_int, c_char_p, c_size_t]
 
-    def __call__(self, x: Array, residual: Array | None = None, *, threads: int = 1) -> tuple[Array, Array]:
-        """Return the normalized vectors, and the sum of x and the residual."""
-        x = np.ascontiguousarray(x, dtype=np.float32)
-        y, total, size = np.empty_like(x), np.empty_like(x), len(self.scale)
+    def __call__(
+        self, x: Array, residual: Array | None = None, *, by_column: Sequence[str] = (), threads: int = 1
+    ) -> tuple[Array, Array]:
+        """Return the normalized vectors, and the sum of x and the residual.
+
+        Those of x, residual, y and sum that are in `by_column` are stored in tiles of columns.
+        """
+        marked = [name in by_column for name in ("x", "residual", "y", "sum")]
+        size = len(self.scale)
+        x = np.ascontiguousarray(self._stored(x, "x" in by_column), dtype=np.float32)
+        residual = None if residual is None else self._stored(residual, "residual" in by_column)
+        y, total = np.empty_like(x), np.empty_like(x)
         given = (_data(x), _data(residual), _data(self.scale), _data(self.bias), _data(y), _data(total))
         error = ctypes.create_string_buffer(_MESSAGE_SIZE)
-        call = _LayerNormCall(*given, x.size // size, size, self.epsilon)
+        call = _LayerNormCall(*given, x.size // size, size, self.epsilon, *marked)
         if self._run(call, self.kernels, threads, error, len(error)):
             raise RuntimeError(error.value.decode())
-        return y, total
+        return self._rows(y, "y" in by_column), self._rows(total, "sum" in by_column)
+
+    def _stored(self, x: Array, by_column: bool) -> Array:
+        return to_tiles(x.reshape(-1, len(self.scale)), self.kernels.decode()) if by_column else x
+
+    def _rows(self, x: Array, by_column: bool) -> Array:
+        return from_tiles(x.reshape(-1, len(self.scale)), self.kernels.decode()).reshape(x.shape) if by_column else x

@@ -14,6 +14,7 @@ from rigl_compress.exporters.onnx_file import delete
 from rigl_compress.exporters.protobuf_scan import hollow
 from rigl_compress.exporters.restore import restored
 from rigl_compress.exporters.sparsify import lift_constants
+from rigl_compress.runtime.attention_fusion import fuse_attention
 from rigl_compress.runtime.dense_neighbors import dense_neighbors
 from rigl_compress.runtime.depthwise_fusion import fuse_depthwise
 from rigl_compress.runtime.folded_gate import fold_gate
@@ -38,6 +39,7 @@ from rigl_compress.runtime.onnx_graph import Array, Graph, outputs_of
 from rigl_compress.runtime.other_forms import OTHERS, SPREAD, in_any_form, match_conv_transpose, match_einsum
 from rigl_compress.runtime.packed_weights import pack_matrix
 from rigl_compress.runtime.recurrent_weights import name_states
+from rigl_compress.runtime.tiled_values import use_tiles
 
 DOMAIN, DOMAIN_VERSION = "rigl_compress", OPERATORS_VERSION
 _FORMS: dict[str, Match] = {
@@ -74,11 +76,11 @@ def rewrite(
     plain, graph = indexed(model)
     found, layers = choose(graph, is_faster, select)
     replaced = (*layers, *dense_neighbors(found, layers))
-    by_column = _by_column(layers, graph)
-    nodes = {layer.output: _nodes(layer, graph, is_faster, (by_column, threads)) for layer in replaced}
+    nodes = {layer.output: _nodes(layer, graph, is_faster, threads) for layer in replaced}
     _replace(plain, nodes, replaced)
     fuse_layer_norms(plain, graph, layers, threads)
     fuse_depthwise(plain, graph, layers)
+    fuse_attention(plain, graph, layers, threads)
     for layer in replaced:
         plain.graph.initializer.extend(_tensors(layer))
         if layer.projection is not None:
@@ -86,6 +88,7 @@ def rewrite(
     known = {value.name for value in plain.graph.value_info}
     plain.graph.value_info.extend(value for value in graph.model.graph.value_info if value.name not in known)
     _drop_unused(plain.graph)
+    use_tiles(plain.graph)
     plain.opset_import.append(helper.make_opsetid(DOMAIN, DOMAIN_VERSION))
     if layers:
         fill(plain, graph.weights)
@@ -122,16 +125,16 @@ def sparse_outputs(model: onnx.ModelProto) -> tuple[str, ...]:
     return tuple(next(iter(node.output), "") for node in sparse)
 
 
-def _nodes(layer: Layer, graph: Graph, is_faster: IsFaster, settings: tuple[set[str], int]) -> list[onnx.NodeProto]:
+def _nodes(layer: Layer, graph: Graph, is_faster: IsFaster, threads: int) -> list[onnx.NodeProto]:
     """Return the nodes of a layer: one, and for a recurrent layer also the product of its inputs, sparse if faster."""
-    node = _node(layer, *settings)
+    node = _node(layer, threads)
     if layer.projection is None:
-        return [*layer.before, node, *_after(layer, settings[1])]
+        return [*layer.before, node, *_after(layer, threads)]
     given = [*layer.nodes[0].output, "", ""]
     kinds = ("last", "cell") if layer.operator == "SparseLSTM" else ("last",)
     node.output.extend(given[place] or f"{layer.output}/{kind}" for place, kind in enumerate(kinds, 1))
     if is_faster(layer.projection, graph):
-        return [_node(layer.projection, *settings), node]
+        return [_node(layer.projection, threads), node]
     name = layer.projection.output
     multiply = helper.make_node("MatMul", [layer.projection.x, f"{name}/dense"], [f"{name}/product"])
     return [multiply, helper.make_node("Add", [f"{name}/product", f"{name}/bias"], [name]), node]
@@ -151,7 +154,7 @@ def _dense(layer: Layer) -> onnx.TensorProto:
     return numpy_helper.from_array(np.ascontiguousarray(layer.matrix.T), f"{layer.output}/dense")
 
 
-def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
+def _node(layer: Layer, threads: int) -> onnx.NodeProto:
     bias = "" if layer.bias is None else f"{layer.output}/bias"
     inputs = [layer.x, f"{layer.output}/packed", bias, layer.residual, layer.lengths or layer.gate, layer.cell]
     while not inputs[-1]:
@@ -161,8 +164,6 @@ def _node(layer: Layer, by_column: set[str], threads: int) -> onnx.NodeProto:
     if layer.activation:
         settings["activation"] = ACTIVATIONS.index(layer.activation)
     settings |= {name: value for name, value in {"low": low, "high": high}.items() if np.isfinite(value)}
-    if layer.operator == "SparseMatMul":
-        settings |= {"x_by_column": int(layer.x in by_column), "y_by_column": int(layer.output in by_column)}
     output = f"{layer.output}/0" if layer.after else layer.output
     return helper.make_node(layer.operator, inputs, [output], layer.output, domain=DOMAIN, **settings)
 
@@ -174,17 +175,6 @@ def _tensors(layer: Layer) -> list[onnx.TensorProto]:
     if layer.bias is None:
         return [packed]
     return [packed, numpy_helper.from_array(np.ascontiguousarray(layer.bias), f"{layer.output}/bias")]
-
-
-def _by_column(layers: Sequence[Layer], graph: Graph) -> set[str]:
-    """Find the values used between sparse products only: they are stored column by column, which saves transposing."""
-    products = {layer.output for layer in layers if layer.operator == "SparseMatMul"}
-    first = {layer.nodes[0].output[0]: layer.x for layer in layers if layer.operator == "SparseMatMul"}
-    return {
-        name
-        for name in products - graph.outputs
-        if graph.consumers.get(name) and all(first.get(user.output[0]) == name for user in graph.consumers[name])
-    }
 
 
 def _replace(model: onnx.ModelProto, new: Mapping[str, list[onnx.NodeProto]], layers: Sequence[Layer]) -> None:

@@ -1,14 +1,17 @@
 // Products of any size, number of samples and layout, against loops over the non-zeros.
 #include "../../native/matmul.h"
+#include "../../native/tiles.h"
 #include "harness.h"
 
 using namespace harness;
 
 namespace {
 
-// Index of feature `f` of sample `b`.
-std::size_t index_of(bool by_column, std::size_t b, std::size_t f, std::size_t batch, std::size_t features) {
-  return by_column ? f * batch + b : b * features + f;
+// Index of feature `f` of sample `b`, in tiles or one sample after the other.
+std::size_t index_of(const rigl::Tiles* tiles, std::size_t b, std::size_t f, std::size_t features) {
+  if (tiles == nullptr) return b * features + f;
+  const std::size_t tile = b / tiles->width;
+  return tiles->begin(tile, features) + f * tiles->width_of(tile) + b % tiles->width;
 }
 
 }  // namespace
@@ -32,13 +35,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<float> y(batch * rows, 0.5f), expected(batch * rows);
     product.run({x.data(), batch, with_bias ? bias.data() : nullptr, y.data(), x_by_column, y_by_column, clip},
                 serial_threads(threads));
+    const rigl::Tiles layout(batch, table);
+    const rigl::Tiles *x_tiles = x_by_column ? &layout : nullptr, *y_tiles = y_by_column ? &layout : nullptr;
     for (std::size_t b = 0; b < batch; ++b) {
       for (std::uint32_t r = 0; r < rows; ++r) {
         double sum = with_bias ? static_cast<double>(bias[r]) : 0.0;
         for (std::size_t k = matrix.row_ptr[r]; k < matrix.row_ptr[r + 1]; ++k) {
-          sum += static_cast<double>(matrix.values[k] * x[index_of(x_by_column, b, matrix.col_idx[k], batch, columns)]);
+          sum += static_cast<double>(matrix.values[k] * x[index_of(x_tiles, b, matrix.col_idx[k], columns)]);
         }
-        expected[index_of(y_by_column, b, r, batch, rows)] = clipped(sum, clip);
+        expected[index_of(y_tiles, b, r, rows)] = clipped(sum, clip);
       }
     }
     check("product", y, expected, 0.0f);

@@ -73,10 +73,10 @@ def test_products(kernels: str, name: str, sizes: Any, batch: int, by_column: st
     rng = np.random.default_rng(seed)
     matrix = rng.standard_normal(sizes).astype(np.float32) * (rng.random(sizes) < 0.3)
     x, bias = rng.standard_normal((batch, sizes[1])).astype(np.float32), rng.standard_normal(sizes[0])
-    given_x, given_bias = x.T if "x" in by_column else x, bias.astype(np.float32)
-    found = MatMul(matrix, kernels, name)(given_x, given_bias, by_column=by_column, threads=threads)
+    given_bias = bias.astype(np.float32)
+    found = MatMul(matrix, kernels, name)(x, given_bias, by_column=by_column, threads=threads)
     expected = activated(name, x.astype(np.float64) @ matrix.T + given_bias)
-    np.testing.assert_allclose(found.T if "y" in by_column else found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernels", SETS)

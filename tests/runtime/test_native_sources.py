@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rigl_compress.runtime import kernels, lstm_kernel, norm_kernel
+from rigl_compress.runtime import attention_kernel, kernels, lstm_kernel, norm_kernel
 from rigl_compress.runtime.cost_tables import COSTS
 
 ROOT = Path(__file__).parents[2]
@@ -25,12 +25,12 @@ def checked_layouts() -> dict[str, tuple[int, dict[str, int]]]:
     return {name: (size, {f: int(at) for of, f, at in offsets if of == name}) for name, size in sizes.items()}
 
 
-STRUCTS = ("MatMulCall", "ConvCall", "GruShape", "GruCall", "LayerNormCall", "LstmShape", "LstmCall")
+STRUCTS = ("MatMulCall", "ConvCall", "GruShape", "GruCall", "LayerNormCall", "LstmShape", "LstmCall", "AttentionCall")
 
 
 @pytest.mark.parametrize("name", STRUCTS)
 def test_structs_have_the_layout_that_c_plus_plus_checks(name: str) -> None:
-    homes = (kernels, norm_kernel, lstm_kernel)
+    homes = (kernels, norm_kernel, lstm_kernel, attention_kernel)
     struct: type[ctypes.Structure] = next(vars(each)[f"_{name}"] for each in homes if f"_{name}" in vars(each))
     size, offsets = checked_layouts()[name]
     assert ctypes.sizeof(struct) == size
