@@ -113,63 +113,14 @@ void convolve_tile(const ConvBlock& block, const ConvTile& task) {
   }
 }
 
-// Add the products of `kCount` connections of a row to their sums.
-template <int kCount>
-RIGL_INLINE void correlate(const uint32_t* offset, const float* dy, const CorrelationTile& task, float* sums) {
-  constexpr int kChains = kCount <= 4 ? 2 : 1;
-  Vector parts[kShared] = {}, more[kShared] = {};
-  const float* x[kCount];
-#pragma GCC unroll 8
-  for (int j = 0; j < kCount; ++j) x[j] = task.x + offset[j];
-  for (int row = 0; row < task.rows; ++row, dy += task.dy_row) {
-    const size_t start = row * task.x_row;
-    int at = 0;
-    for (; at + (kChains - 1) * kLanes < task.floats; at += kChains * kLanes) {
-      const Vector gradient = load(dy + at);
-#pragma GCC unroll 8
-      for (int j = 0; j < kCount; ++j) parts[j] += gradient * load(x[j] + start + at);
-      if (kChains > 1) {
-        const Vector next = load(dy + at + kLanes);
-#pragma GCC unroll 8
-        for (int j = 0; j < kCount; ++j) more[j] += next * load(x[j] + start + at + kLanes);
-      }
-    }
-    if (kChains > 1 && at < task.floats) {
-      const Vector gradient = load(dy + at);
-#pragma GCC unroll 8
-      for (int j = 0; j < kCount; ++j) parts[j] += gradient * load(x[j] + start + at);
-    }
-  }
-  if (kChains > 1) {
-#pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) parts[j] += more[j];
-  }
-  float found[kShared];
-  sum_lanes(parts, found);
-#pragma GCC unroll 8
-  for (int j = 0; j < kCount; ++j) sums[j] += found[j];
-}
-
 void correlate_tile(const ConvBlock& block, const CorrelationTile& task) {
-  const uint32_t* offset = block.offsets;
+  const uint32_t* offsets = block.offsets;
   float* sums = task.sums;
+  const Strip strip = {task.rows, task.floats, task.dy_row, task.x_row};
   for (size_t r = 0; r < block.row_count; ++r) {
-    const float* dy = task.dy + block.rows[r].row * task.dy_pitch;
-    uint32_t remaining = block.rows[r].count;
-    for (; remaining >= kShared; remaining -= kShared, offset += kShared, sums += kShared) {
-      correlate<kShared>(offset, dy, task, sums);
-    }
-    switch (remaining) {
-      case 1: correlate<1>(offset, dy, task, sums); break;
-      case 2: correlate<2>(offset, dy, task, sums); break;
-      case 3: correlate<3>(offset, dy, task, sums); break;
-      case 4: correlate<4>(offset, dy, task, sums); break;
-      case 5: correlate<5>(offset, dy, task, sums); break;
-      case 6: correlate<6>(offset, dy, task, sums); break;
-      case 7: correlate<7>(offset, dy, task, sums); break;
-      default: break;
-    }
-    offset += remaining;
-    sums += remaining;
+    const RowEntry entry = block.rows[r];
+    sample_row(offsets, entry.count, 1, task.x, task.dy + entry.row * task.dy_pitch, strip, sums);
+    offsets += entry.count;
+    sums += entry.count;
   }
 }
