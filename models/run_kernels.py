@@ -56,7 +56,7 @@ class FullKernel:
     """The kernels of a layer with all of its connections, whose weight is dense."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
-        self.kernel = LayerKernel(LayerShape(inputs, outputs), torch.arange(inputs * outputs))
+        self.kernel = LayerKernel(LayerShape(inputs, outputs, linear=True), torch.arange(inputs * outputs))
         self.order = self.kernel.order
         self.packed = torch.empty(inputs * outputs)
 

@@ -220,7 +220,7 @@ def _in_float32(x: Tensor) -> Tensor:
 def layer_shape(module: nn.Module) -> LayerShape:
     """Return the shape of a layer that has kernels; raise for any other."""
     if isinstance(module, nn.Linear):
-        return LayerShape(module.in_features, module.out_features)
+        return LayerShape(module.in_features, module.out_features, linear=True)
     if isinstance(module, nn.Conv2d) and not isinstance(module.padding, str):
         windows = (module.kernel_size, module.stride, module.padding, module.dilation)
         pairs = [(each[0], each[1]) for each in windows]

@@ -15,7 +15,7 @@ from rigl_compress.core.native_library import is_truncated, library_path
 
 VERSION = 3  # of the functions below: the same as in native/train_api.cpp
 _MESSAGE_SIZE = 200
-# The structs are those of native/train_layer.h; native/train_api.cpp checks their sizes.
+# The structs are those of native/train_call.h and train_growth.h; native/train_api.cpp checks their sizes.
 
 
 class _Shape(Structure):
@@ -27,6 +27,7 @@ class _Shape(Structure):
         ("stride", c_int64 * 2),
         ("pad", c_int64 * 2),
         ("dilation", c_int64 * 2),
+        ("linear", c_int64),
     )
 
 
@@ -70,6 +71,7 @@ class LayerShape:
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
     dilation: tuple[int, int] = (1, 1)
+    linear: bool = False  # all pixels are samples of its batch
 
     def output(self, size: tuple[int, int]) -> tuple[int, int]:
         """Return the height and width of the output for an input.
@@ -129,7 +131,7 @@ class LayerKernel:
         error = self._error = ctypes.create_string_buffer(_MESSAGE_SIZE)
         places = positions.to(torch.int64).contiguous()
         self._handle = library.rigl_train_create(
-            _Shape(*numbers, *pairs), places.data_ptr(), len(places), kernels.encode(), error, len(error)
+            _Shape(*numbers, *pairs, shape.linear), places.data_ptr(), len(places), kernels.encode(), error, len(error)
         )
         if not self._handle:
             raise InputError(f"no kernels for a layer of {astuple(shape)}: {error.value.decode()}")

@@ -23,7 +23,7 @@ using namespace rigl;
 
 #if defined(__LP64__)
 // models/training_kernels.py declares these structs for ctypes.
-static_assert(sizeof(TrainShape) == 88 && sizeof(TrainCall) == 80 && sizeof(NormCall) == 104,
+static_assert(sizeof(TrainShape) == 96 && sizeof(TrainCall) == 80 && sizeof(NormCall) == 104,
               "see models/training_kernels.py");
 static_assert(sizeof(RunStage) == 88 && sizeof(RunCall) == 48, "see models/run_kernels.py");
 static_assert(sizeof(MaskedTensor) == 24, "see models/mask_kernels.py");
@@ -97,7 +97,7 @@ RIGL_EXPORT void* rigl_train_create(const TrainShape* shape, const std::int64_t*
   void* handle = nullptr;
   guarded(error, room, [&] {
     if (const char* wrong = check_train(*shape, positions, count)) throw std::invalid_argument(wrong);
-    handle = new TrainLayer(*shape, positions, count, named_kernels(kernels_name));
+    handle = make_train_layer(*shape, positions, count, named_kernels(kernels_name)).release();
   });
   return handle;
 }

@@ -66,30 +66,36 @@ RIGL_INLINE void sum_lanes(const Vector* parts, float* out) {
 }
 #endif
 
-// Add the products of `kCount` connections of a row to their sums.
+// Rows of a gradient and of what it is multiplied with, in floats from row to row.
+struct Strip {
+  int rows, floats;
+  size_t dy_row, x_row;
+};
+
+// Add the products of `kCount` connections that share a gradient to their sums.
 template <int kCount>
-RIGL_INLINE void sample(const uint16_t* col_idx, const float* dy, const SampleTask& task, float* sums) {
+RIGL_INLINE void add_samples(const float* const* x, const float* dy, const Strip& strip, float* sums) {
   // Few connections leave registers for two chains each, which hide the latency of an addition.
   constexpr int kChains = kCount <= 4 ? 2 : 1;
   Vector parts[kShared] = {}, more[kShared] = {};
-  const float* x[kCount];
+  size_t start = 0;
+  for (int row = 0; row < strip.rows; ++row, dy += strip.dy_row, start += strip.x_row) {
+    int at = 0;
+    for (; at + (kChains - 1) * kLanes < strip.floats; at += kChains * kLanes) {
+      const Vector gradient = load(dy + at);
 #pragma GCC unroll 8
-  for (int j = 0; j < kCount; ++j) x[j] = task.x + col_idx[j] * task.x_pitch;
-  int at = 0;
-  for (; at + (kChains - 1) * kLanes < task.width; at += kChains * kLanes) {
-    const Vector gradient = load(dy + at);
+      for (int j = 0; j < kCount; ++j) parts[j] += gradient * load(x[j] + start + at);
+      if (kChains > 1) {
+        const Vector next = load(dy + at + kLanes);
 #pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) parts[j] += gradient * load(x[j] + at);
-    if (kChains > 1) {
-      const Vector next = load(dy + at + kLanes);
-#pragma GCC unroll 8
-      for (int j = 0; j < kCount; ++j) more[j] += next * load(x[j] + at + kLanes);
+        for (int j = 0; j < kCount; ++j) more[j] += next * load(x[j] + start + at + kLanes);
+      }
     }
-  }
-  if (kChains > 1 && at < task.width) {
-    const Vector gradient = load(dy + at);
+    if (kChains > 1 && at < strip.floats) {
+      const Vector gradient = load(dy + at);
 #pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) parts[j] += gradient * load(x[j] + at);
+      for (int j = 0; j < kCount; ++j) parts[j] += gradient * load(x[j] + start + at);
+    }
   }
   if (kChains > 1) {
 #pragma GCC unroll 8
@@ -101,27 +107,43 @@ RIGL_INLINE void sample(const uint16_t* col_idx, const float* dy, const SampleTa
   for (int j = 0; j < kCount; ++j) sums[j] += found[j];
 }
 
+// Of a row's connections, from `offsets` on: where each reads is `pitch` times its offset.
+template <int kCount, class Offset>
+RIGL_INLINE void sample(const Offset* offsets, size_t pitch, const float* from, const float* dy, const Strip& strip,
+                        float* sums) {
+  const float* x[kCount];
+#pragma GCC unroll 8
+  for (int j = 0; j < kCount; ++j) x[j] = from + offsets[j] * pitch;
+  add_samples<kCount>(x, dy, strip, sums);
+}
+
+template <class Offset>
+RIGL_INLINE void sample_row(const Offset* offsets, uint32_t count, size_t pitch, const float* from, const float* dy,
+                            const Strip& strip, float* sums) {
+  for (; count >= kShared; count -= kShared, offsets += kShared, sums += kShared) {
+    sample<kShared>(offsets, pitch, from, dy, strip, sums);
+  }
+  switch (count) {
+    case 1: return sample<1>(offsets, pitch, from, dy, strip, sums);
+    case 2: return sample<2>(offsets, pitch, from, dy, strip, sums);
+    case 3: return sample<3>(offsets, pitch, from, dy, strip, sums);
+    case 4: return sample<4>(offsets, pitch, from, dy, strip, sums);
+    case 5: return sample<5>(offsets, pitch, from, dy, strip, sums);
+    case 6: return sample<6>(offsets, pitch, from, dy, strip, sums);
+    case 7: return sample<7>(offsets, pitch, from, dy, strip, sums);
+    default: return;
+  }
+}
+
 void sample_tile(const BlockView& block, const SampleTask& task) {
   const uint16_t* col_idx = block.col_idx;
   float* sums = task.sums;
+  const Strip strip = {1, task.width, 0, 0};
   for (size_t r = 0; r < block.row_count; ++r) {
-    const float* dy = task.dy + block.rows[r].row * task.dy_pitch;
-    uint32_t remaining = block.rows[r].count;
-    for (; remaining >= kShared; remaining -= kShared, col_idx += kShared, sums += kShared) {
-      sample<kShared>(col_idx, dy, task, sums);
-    }
-    switch (remaining) {
-      case 1: sample<1>(col_idx, dy, task, sums); break;
-      case 2: sample<2>(col_idx, dy, task, sums); break;
-      case 3: sample<3>(col_idx, dy, task, sums); break;
-      case 4: sample<4>(col_idx, dy, task, sums); break;
-      case 5: sample<5>(col_idx, dy, task, sums); break;
-      case 6: sample<6>(col_idx, dy, task, sums); break;
-      case 7: sample<7>(col_idx, dy, task, sums); break;
-      default: break;
-    }
-    col_idx += remaining;
-    sums += remaining;
+    const RowEntry entry = block.rows[r];
+    sample_row(col_idx, entry.count, task.x_pitch, task.x, task.dy + entry.row * task.dy_pitch, strip, sums);
+    col_idx += entry.count;
+    sums += entry.count;
   }
 }
 

@@ -5,10 +5,13 @@
 
 namespace rigl {
 
-// Of rows, then of columns. A linear layer has a kernel of one pixel.
+// Of rows, then of columns. A linear layer has a kernel of one pixel, and all pixels are samples of its batch.
 struct TrainShape {
   std::int64_t inputs, outputs, groups;
   std::int64_t kernel[2], stride[2], pad[2], dilation[2];
+  std::int64_t linear;  // or 0: a convolution
+
+  bool is_plain() const { return groups * kernel[0] * kernel[1] * stride[0] * stride[1] == 1 && pad[0] + pad[1] == 0; }
 
   std::int64_t output(int axis, std::int64_t size) const {
     const std::int64_t room = size + 2 * pad[axis] - dilation[axis] * (kernel[axis] - 1) - 1;

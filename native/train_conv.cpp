@@ -10,7 +10,6 @@ namespace rigl {
 namespace {
 
 constexpr std::int64_t kSegmentVectors = 16;  // of a gradient: the longer, the less often lanes are added up
-constexpr double kNsPerProduct = 0.02;        // to choose how many threads are worth it
 
 std::int64_t vectors(std::int64_t floats, std::int64_t lanes) { return (floats + lanes - 1) / lanes; }
 
@@ -194,11 +193,6 @@ void TrainConv::forward(const TrainCall& call, const Threads& threads) {
   prefer_huge_pages(call.y, static_cast<std::size_t>(shape_.outputs * out.pixels() * out.batch));
   forward_.places.place(forward_.pass, grid.shape);
   run_all({kernels_, forward_.pass, forward_.places, call.values, call.bias, call.x, in, call.y, out}, grid, threads);
-}
-
-void TrainConv::backward(const TrainCall& call, const Threads& threads) {
-  if (call.dx != nullptr) input_gradient(call, threads);
-  if (call.dvalues != nullptr) weight_gradient(call, threads);
 }
 
 void TrainConv::input_gradient(const TrainCall& call, const Threads& threads) {

@@ -5,23 +5,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "threads.h"
-#include "train_call.h"
 #include "train_conv_pass.h"
-#include "train_kernels.h"
+#include "train_layer.h"
 
 namespace rigl {
 
-class TrainConv {
+class TrainConv : public TrainLayer {
  public:
-  // `positions` are the flat positions of the connections in the dense weight, ascending.
   TrainConv(const TrainShape& shape, const std::int64_t* positions, std::size_t count, const TrainKernels& kernels);
 
-  // Of each value: the index of its position.
-  const std::vector<std::uint32_t>& order() const { return forward_.pass.order; }
-
-  void forward(const TrainCall& call, const Threads& threads);
-  void backward(const TrainCall& call, const Threads& threads);
+  const std::vector<std::uint32_t>& order() const override { return forward_.pass.order; }
+  void forward(const TrainCall& call, const Threads& threads) override;
 
  private:
   struct Product {
@@ -35,8 +29,8 @@ class TrainConv {
   void plan_weight_gradient(const std::vector<ConvLink>& links);
   std::vector<std::uint32_t> from_forward(const std::vector<std::uint32_t>& order) const;
   PixelGrid output(const TrainCall& call) const;
-  void input_gradient(const TrainCall& call, const Threads& threads);
-  void weight_gradient(const TrainCall& call, const Threads& threads);
+  void input_gradient(const TrainCall& call, const Threads& threads) override;
+  void weight_gradient(const TrainCall& call, const Threads& threads) override;
 
   TrainShape shape_;
   const TrainKernels& kernels_;

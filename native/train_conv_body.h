@@ -1,57 +1,99 @@
 // The inner loops of convolutions in training. Included by `train_body.h`, inside its namespace.
 
-void copy_vectors(const float* from, size_t pitch, size_t count, float* to) {
-  for (; count > 0; --count, from += pitch, to += kLanes) store(to, load(from));
+void copy_vectors(const float* from, size_t pitch, size_t count, size_t next, float* to) {
+  for (; count > 0; --count, from += pitch, to += kLanes) {
+    __builtin_prefetch(from + next);
+    store(to, load(from));
+  }
+}
+
+__attribute__((noinline)) void store_some(float* to, const Vector& value, int count) {
+  for (int i = 0; i < count; ++i) to[i] = value[i];
 }
 
 RIGL_INLINE void store_lanes(float* to, Vector value, int count) {
-  if (count == kLanes) {
+  if (__builtin_expect(count == kLanes, 1)) {
     store(to, value);
   } else {
-    for (int i = 0; i < count; ++i) to[i] = value[i];
+    const Vector copy = value;
+    store_some(to, copy, count);
   }
+}
+
+// Every loop over vectors is unrolled: sums that are indexed at run time would live on the stack.
+template <int kVectors>
+struct Sums {
+  Vector of[kVectors];
+
+  RIGL_INLINE void fill(Vector value) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) of[v] = value;
+  }
+  RIGL_INLINE void load_from(const float* from) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) of[v] = load(from + v * kLanes);
+  }
+  RIGL_INLINE void store_to(float* to) const {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) store(to + v * kLanes, of[v]);
+  }
+  RIGL_INLINE void add(const Sums& other) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) of[v] += other.of[v];
+  }
+  RIGL_INLINE void add_product(float value, const float* x) {
+    const Vector weight = value - Vector{};
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) of[v] += weight * load(x + v * kLanes);
+  }
+  RIGL_INLINE void store_pixels(const ConvTile& task, float* y) const {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors - 1; ++v) store_lanes(y + v * task.y_step, of[v], task.valid);
+    store_lanes(y + (kVectors - 1) * task.y_step, of[kVectors - 1], task.valid_last);
+  }
+};
+
+// The sums of `count` connections of a row. Few vectors leave registers for several chains, which hide the latency.
+template <int kVectors>
+RIGL_INLINE void add_products(const float* x, const uint32_t* offsets, const float* values, uint32_t count,
+                              Sums<kVectors>* sums) {
+  constexpr int kChains = kVectors == 1 ? 4 : kVectors <= 4 ? 2 : 1;
+  uint32_t at = 0;
+  if constexpr (kChains > 1) {
+    Sums<kVectors> more[kChains - 1];
+#pragma GCC unroll 4
+    for (int c = 0; c < kChains - 1; ++c) more[c].fill(Vector{});
+    for (; at + kChains <= count; at += kChains) {
+      sums->add_product(values[at], x + offsets[at]);
+#pragma GCC unroll 4
+      for (int c = 0; c < kChains - 1; ++c) more[c].add_product(values[at + c + 1], x + offsets[at + c + 1]);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < kChains - 1; ++c) sums->add(more[c]);
+  }
+  for (; at < count; ++at) sums->add_product(values[at], x + offsets[at]);
 }
 
 template <int kVectors>
 void convolve_rows(const ConvBlock& block, const ConvTile& task) {
-  constexpr int kChains = kVectors == 1 ? 4 : kVectors <= 4 ? 2 : 1;
-  const uint32_t* offset = block.offsets;
-  const float* value = block.values;
+  const uint32_t* offsets = block.offsets;
+  const float* values = block.values;
   for (size_t r = 0; r < block.row_count; ++r) {
     const RowEntry entry = block.rows[r];
     float* stored = task.acc + entry.row * (kVectors * kLanes);
-    Vector acc[kChains][kVectors] = {};
+    Sums<kVectors> sums;
     if (task.first) {
-      const Vector start = (task.bias != nullptr ? task.bias[entry.row] : 0.0f) - Vector{};
-      for (int v = 0; v < kVectors; ++v) acc[0][v] = start;
+      sums.fill((task.bias != nullptr ? task.bias[entry.row] : 0.0f) - Vector{});
     } else {
-      for (int v = 0; v < kVectors; ++v) acc[0][v] = load(stored + v * kLanes);
+      sums.load_from(stored);
     }
-    uint32_t remaining = entry.count;
-    for (; remaining >= kChains; remaining -= kChains) {
-#pragma GCC unroll 4
-      for (int c = 0; c < kChains; ++c) {
-        const float* x = task.x + *offset++;
-        const Vector weight = *value++ - Vector{};
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) acc[c][v] += weight * load(x + v * kLanes);
-      }
-    }
-    for (; kChains > 1 && remaining > 0; --remaining) {
-      const float* x = task.x + *offset++;
-      const Vector weight = *value++ - Vector{};
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) acc[0][v] += weight * load(x + v * kLanes);
-    }
-    for (int c = 1; c < kChains; ++c) {
-      for (int v = 0; v < kVectors; ++v) acc[0][v] += acc[c][v];
-    }
+    add_products<kVectors>(task.x, offsets, values, entry.count, &sums);
+    offsets += entry.count;
+    values += entry.count;
     if (task.last) {
-      float* y = task.y + entry.row * task.y_pitch;
-      for (int v = 0; v < kVectors - 1; ++v) store_lanes(y + v * task.y_step, acc[0][v], task.valid);
-      store_lanes(y + (kVectors - 1) * task.y_step, acc[0][kVectors - 1], task.valid_last);
+      sums.store_pixels(task, task.y + entry.row * task.y_pitch);
     } else {
-      for (int v = 0; v < kVectors; ++v) store(stored + v * kLanes, acc[0][v]);
+      sums.store_to(stored);
     }
   }
 }
@@ -71,63 +113,14 @@ void convolve_tile(const ConvBlock& block, const ConvTile& task) {
   }
 }
 
-// Add the products of `kCount` connections of a row to their sums.
-template <int kCount>
-RIGL_INLINE void correlate(const uint32_t* offset, const float* dy, const CorrelationTile& task, float* sums) {
-  constexpr int kChains = kCount <= 4 ? 2 : 1;
-  Vector parts[kShared] = {}, more[kShared] = {};
-  const float* x[kCount];
-#pragma GCC unroll 8
-  for (int j = 0; j < kCount; ++j) x[j] = task.x + offset[j];
-  for (int row = 0; row < task.rows; ++row, dy += task.dy_row) {
-    const size_t start = row * task.x_row;
-    int at = 0;
-    for (; at + (kChains - 1) * kLanes < task.floats; at += kChains * kLanes) {
-      const Vector gradient = load(dy + at);
-#pragma GCC unroll 8
-      for (int j = 0; j < kCount; ++j) parts[j] += gradient * load(x[j] + start + at);
-      if (kChains > 1) {
-        const Vector next = load(dy + at + kLanes);
-#pragma GCC unroll 8
-        for (int j = 0; j < kCount; ++j) more[j] += next * load(x[j] + start + at + kLanes);
-      }
-    }
-    if (kChains > 1 && at < task.floats) {
-      const Vector gradient = load(dy + at);
-#pragma GCC unroll 8
-      for (int j = 0; j < kCount; ++j) parts[j] += gradient * load(x[j] + start + at);
-    }
-  }
-  if (kChains > 1) {
-#pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) parts[j] += more[j];
-  }
-  float found[kShared];
-  sum_lanes(parts, found);
-#pragma GCC unroll 8
-  for (int j = 0; j < kCount; ++j) sums[j] += found[j];
-}
-
 void correlate_tile(const ConvBlock& block, const CorrelationTile& task) {
-  const uint32_t* offset = block.offsets;
+  const uint32_t* offsets = block.offsets;
   float* sums = task.sums;
+  const Strip strip = {task.rows, task.floats, task.dy_row, task.x_row};
   for (size_t r = 0; r < block.row_count; ++r) {
-    const float* dy = task.dy + block.rows[r].row * task.dy_pitch;
-    uint32_t remaining = block.rows[r].count;
-    for (; remaining >= kShared; remaining -= kShared, offset += kShared, sums += kShared) {
-      correlate<kShared>(offset, dy, task, sums);
-    }
-    switch (remaining) {
-      case 1: correlate<1>(offset, dy, task, sums); break;
-      case 2: correlate<2>(offset, dy, task, sums); break;
-      case 3: correlate<3>(offset, dy, task, sums); break;
-      case 4: correlate<4>(offset, dy, task, sums); break;
-      case 5: correlate<5>(offset, dy, task, sums); break;
-      case 6: correlate<6>(offset, dy, task, sums); break;
-      case 7: correlate<7>(offset, dy, task, sums); break;
-      default: break;
-    }
-    offset += remaining;
-    sums += remaining;
+    const RowEntry entry = block.rows[r];
+    sample_row(offsets, entry.count, 1, task.x, task.dy + entry.row * task.dy_pitch, strip, sums);
+    offsets += entry.count;
+    sums += entry.count;
   }
 }

@@ -9,8 +9,8 @@
 namespace rigl {
 namespace {
 
-constexpr double kTileBytes = 64 * 1024;     // of the sources of a block, for one tile: they are read from L1 and L2
-constexpr double kConnectionsPerRow = 20;    // of a block: fewer are dominated by loading and storing the sums
+constexpr double kTileBytes = 32 * 1024;     // of the sources of a block, for one tile: they stay in the L1 cache
+constexpr double kConnectionsPerRow = 12;    // of a block: fewer are dominated by loading and storing the sums
 constexpr double kSumBytes = 64 * 1024;      // of the rows of a block
 constexpr double kSegmentBytes = 64 * 1024;  // of the sources of a block, for one segment of a gradient
 constexpr double kTilePixels = 8, kSegmentPixels = 16;

@@ -62,8 +62,8 @@ struct NormRow {
 struct TrainKernels {
   int lanes;
   void (*sample_tile)(const BlockView&, const SampleTask&);
-  // Vectors that are `pitch` floats apart, to contiguous ones.
-  void (*copy_vectors)(const float* from, size_t pitch, size_t count, float* to);
+  // Vectors that are `pitch` floats apart, to contiguous ones; those `next` floats behind them are read soon.
+  void (*copy_vectors)(const float* from, size_t pitch, size_t count, size_t next, float* to);
   void (*convolve_tile)(const ConvBlock&, const ConvTile&);
   void (*correlate_tile)(const ConvBlock&, const CorrelationTile&);
   // Of x − mean, or of its square.

@@ -28,11 +28,12 @@ Inside inside(std::int64_t first, std::int64_t step, std::int64_t places, std::i
 
 // Pixels of a line, `step` pixels of the image apart.
 void copy_pixels(const TrainKernels& kernels, const float* from, std::int64_t pitch, std::int64_t count,
-                 std::int64_t valid, std::int64_t samples, float* to) {
+                 std::int64_t valid, std::int64_t samples, std::int64_t next, float* to) {
   if (pitch == samples && valid == samples) {
     std::memcpy(to, from, bytes(count * samples));
   } else if (valid == samples && samples == kernels.lanes) {
-    kernels.copy_vectors(from, static_cast<std::size_t>(pitch), static_cast<std::size_t>(count), to);
+    kernels.copy_vectors(from, static_cast<std::size_t>(pitch), static_cast<std::size_t>(count),
+                         static_cast<std::size_t>(next), to);
   } else {
     for (; count > 0; --count, from += pitch, to += samples) {
       std::memcpy(to, from, bytes(valid));
@@ -51,7 +52,7 @@ void pack_line(const TrainKernels& kernels, const Slab& slab, const Band& band, 
   if (found.end > found.begin) {
     const float* from = row + (first + found.begin * axis.step) * image.batch + band.first;
     copy_pixels(kernels, from, axis.step * image.batch, found.end - found.begin, band.samples, samples,
-                to + found.begin * samples);
+                image.pixels() * image.batch, to + found.begin * samples);
   }
   std::memset(to + found.end * samples, 0, bytes(slab.line() - found.end * samples));
 }

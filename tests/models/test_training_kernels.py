@@ -35,7 +35,8 @@ def convolutions(draw: st.DrawFn) -> tuple[LayerShape, tuple[int, int]]:
     return LayerShape(*channels, groups, kernel, stride, padding, dilation), size
 
 
-linear = st.builds(LayerShape, st.integers(1, 300), st.integers(1, 700)).map(lambda shape: (shape, (1, 1)))
+features = (st.integers(1, 300), st.integers(1, 700))
+linear = st.tuples(st.builds(LayerShape, *features, linear=st.just(True)), st.sampled_from([(1, 1), (2, 3)]))
 
 
 @pytest.mark.parametrize("kernels", available())
@@ -76,7 +77,7 @@ def test_products_and_gradients_are_those_of_dense_autograd(
 @pytest.mark.parametrize("kernels", available())
 def test_threads_share_the_work(kernels: str) -> None:
     positions = (torch.rand(800 * 900, generator=torch.Generator().manual_seed(0)) < 0.2).nonzero().squeeze(1)
-    kernel = LayerKernel(LayerShape(900, 800), positions, kernels)
+    kernel = LayerKernel(LayerShape(900, 800, linear=True), positions, kernels)
     x, dy, values = torch.randn(900, 1, 1, 400), torch.randn(800, 1, 1, 400), torch.randn(len(positions))
     results = []
     before = torch.get_num_threads()
@@ -102,6 +103,7 @@ def test_threads_share_the_work(kernels: str) -> None:
         ([0], LayerShape(4, 4, stride=(0, 1)), "not positive"),
         ([0], LayerShape(4, 4, kernel=(256, 1)), "larger than 255"),
         ([0], LayerShape(4, 4, padding=(-1, 0)), "negative"),
+        ([0], LayerShape(4, 4, kernel=(3, 1), linear=True), "no window"),
     ],
 )
 def test_invalid_layers_are_refused(positions: list[int], shape: LayerShape, message: str) -> None:
@@ -122,4 +124,4 @@ def test_structs_have_the_size_that_c_plus_plus_checks() -> None:
 
     from rigl_compress.models import training_kernels
 
-    assert (ctypes.sizeof(training_kernels._Shape), ctypes.sizeof(training_kernels._Call)) == (88, 80)
+    assert (ctypes.sizeof(training_kernels._Shape), ctypes.sizeof(training_kernels._Call)) == (96, 80)
