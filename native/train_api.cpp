@@ -148,6 +148,7 @@ RIGL_EXPORT void rigl_train_advise(float* memory, std::size_t count) { prefer_hu
 
 // to[c][r] = from[r][c]
 RIGL_EXPORT void rigl_train_transpose(const float* from, std::size_t rows, std::size_t columns, float* to) {
+  prefer_huge_pages(to, rows * columns);
   kernels().transpose(from, columns, rows, columns, to, rows);
 }
 
