@@ -2,9 +2,9 @@
 
     python benchmarks/call_overhead.py [--rounds 30]
 
-LeNet-300-100 at 90 % and batch 1: the network dense, our session, and ONNX Runtime's own session inside ours, all in turn.
-Then chains of products of 8 × 8 with one weight each, whose arithmetic takes no time: the time for each operator. CPU time
-of one thread in microseconds, the minimum and the median of the rounds.
+LeNet-300-100 at 90 % and batch 1: the network dense, our session, and ONNX Runtime's own session inside ours, all in
+turn. Then chains of products of 8 × 8 with one weight each, whose arithmetic takes no time: the time for each operator.
+CPU time of one thread in microseconds, the minimum and the median of the rounds.
 """
 
 import time
