@@ -10,6 +10,7 @@ namespace {
 struct MatMulKernel {
   OpSettings settings;
   SparseMatMul product;
+  const float* fixed_bias;
   bool x_by_column, y_by_column;
 
   static constexpr const char* kName = "SparseMatMul";
@@ -19,23 +20,25 @@ struct MatMulKernel {
   MatMulKernel(const ort::Api& api, const ort::KernelInfo* info)
       : settings(api, info),
         product(packed_weights(api, info), kernels()),
+        fixed_bias(constant_floats(api, info, 2, product.matrix().rows)),
         x_by_column(attribute(api, info, "x_by_column", std::int64_t{0}) != 0),
         y_by_column(attribute(api, info, "y_by_column", std::int64_t{0}) != 0) {}
 
   void compute(ort::KernelContext* context) {
-    const auto x = input<float>(settings.api, context, 0), bias = input<float>(settings.api, context, 2);
+    const auto x = input<float>(settings.api, context, 0);
     const StoredMatrix& matrix = product.matrix();
     if (x.shape.empty() || x.shape.back() != static_cast<std::int64_t>(matrix.columns)) {
       throw KernelError("the last axis of the input does not have the columns of the packed weights");
     }
+    const float* bias = fixed_bias;
+    if (bias == nullptr) bias = bias_of(input<float>(settings.api, context, 2), matrix.rows);
     Shape out = x.shape;
     out.back() = matrix.rows;
     float* y = output(settings.api, context, out);
     const std::size_t batch = element_count(x.shape) / matrix.columns;
     SessionThreads session(settings, context);
-    product.run(
-        {x.data, batch, bias_of(bias, matrix.rows), y, x_by_column, y_by_column, settings.clip, settings.activation},
-        session.threads());
+    product.run({x.data, batch, bias, y, x_by_column, y_by_column, settings.clip, settings.activation},
+                session.threads());
   }
 };
 

@@ -116,6 +116,17 @@ std::vector<float> dense_weights(const ort::Api& api, const ort::KernelInfo* inf
   return std::vector<float>(data, data + element_count(shape_of(api, value)));
 }
 
+const float* constant_floats(const ort::Api& api, const ort::KernelInfo* info, std::size_t index, std::size_t count) {
+  int is_constant = 0;
+  const ort::Value* value = nullptr;
+  if (ort::Status* status = api.constant_input(info, index, &is_constant, &value)) {
+    api.release_status(status);  // there is no such input
+    return nullptr;
+  }
+  if (is_constant == 0 || value == nullptr || element_count(shape_of(api, value)) != count) return nullptr;
+  return static_cast<const float*>(data_of(api, value));
+}
+
 ConvShape conv_shape(const ort::Api& api, const ort::KernelInfo* info) {
   const auto kernel = integers(api, info, "kernel_shape"), strides = integers(api, info, "strides");
   const auto pads = integers(api, info, "pads"), dilations = integers(api, info, "dilations");

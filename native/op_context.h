@@ -50,6 +50,10 @@ std::vector<std::int64_t> integers(const ort::Api& api, const ort::KernelInfo* i
 SparseMatrix packed_weights(const ort::Api& api, const ort::KernelInfo* info);
 std::vector<float> dense_weights(const ort::Api& api, const ort::KernelInfo* info, std::size_t index = 1);
 
+// The data of a constant input with so many elements, which a session keeps as long as the operators that read it; null
+// where there is none: it is read in each call then.
+const float* constant_floats(const ort::Api& api, const ort::KernelInfo* info, std::size_t index, std::size_t count);
+
 // The attributes of a convolution, which must be of one or two axes.
 ConvShape conv_shape(const ort::Api& api, const ort::KernelInfo* info);
 
