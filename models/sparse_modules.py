@@ -223,8 +223,8 @@ def layer_shape(module: nn.Module) -> LayerShape:
         return LayerShape(module.in_features, module.out_features, linear=True)
     if isinstance(module, nn.Conv2d) and not isinstance(module.padding, str):
         windows = (module.kernel_size, module.stride, module.padding, module.dilation)
-        pairs = [(each[0], each[1]) for each in windows]
-        return LayerShape(module.in_channels, module.out_channels, module.groups, *pairs)
+        kernel, stride, padding, dilation = ((each[0], each[1]) for each in windows)
+        return LayerShape(module.in_channels, module.out_channels, module.groups, kernel, stride, padding, dilation)
     raise InputError(f"a {type(module).__name__} has no sparse kernel")
 
 
