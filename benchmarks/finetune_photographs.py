@@ -215,6 +215,11 @@ def prune(model: nn.Module, images: Tensor, sparsity: float, folder: Path) -> rc
     rc.sparsify_onnx(dense, sparse, sparsity=share, dense=left, **samples_of, **written)
     take_weights(model, onnx.load(sparse))
     samples.unlink()
+    return topology_of(model)
+
+
+def topology_of(model: nn.Module) -> rc.Topology:
+    """Return the weights that are not zero."""
     return rc.Topology.from_masks({name: model.get_parameter(name) != 0 for name in counted(model)})
 
 
@@ -253,6 +258,7 @@ class Settings:
     hidden_weight: float = 1.0
     average: float = 0.99
     seed: int = 0
+    start: Path | None = None  # a network that was trained before: it is not pruned again
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate: a short rise, then down along a cosine."""
@@ -274,12 +280,18 @@ class Finetuning:
         folder.mkdir(parents=True, exist_ok=True)
         self.teacher = Teacher(folder, (settings.side, FULL))
         self.model: Any = trained().requires_grad_(False)
-        topology = prune(self.model, self._samples(), settings.sparsity, folder)
+        topology = self._topology(folder)
         self.average: nn.Module = deepcopy(self.model)
         parameters = [each for part in trained_parts(self.model) for each in part.requires_grad_().parameters()]
         self.optimizer = torch.optim.AdamW(parameters, weight_decay=0.0)
         fixed = rc.SparsityConfig("static")
         self.sparse = rc.Sparsifier(self.model, self.optimizer, fixed, total_steps=settings.steps, topology=topology)
+
+    def _topology(self, folder: Path) -> rc.Topology:
+        if self.settings.start is None:
+            return prune(self.model, self._samples(), self.settings.sparsity, folder)
+        self.model.load_state_dict(load_file(self.settings.start))
+        return topology_of(self.model)
 
     def _samples(self) -> Tensor:
         """Return photographs to prune by, as small as most views."""
@@ -337,7 +349,8 @@ def finetune(settings: Settings, train: Photographs, held_out: Photographs | Non
     wall, cpu = perf_counter(), process_time()
     run = Finetuning(settings, train, output)
     spent = process_time() - cpu
-    click.echo(f"{settings.sparsity:.0%}: pruned in one shot{_standing(run, held_out)}, {spent:.0f} s of CPU")
+    done = "trained before" if settings.start else "pruned in one shot"
+    click.echo(f"{settings.sparsity:.0%}: {done}{_standing(run, held_out)}, {spent:.0f} s of CPU")
     for step, loss in run.steps():
         if step % 100 == 0:
             shown = f"loss {loss:.3f}{_standing(run, held_out)}, {process_time() - cpu:.0f} s of CPU"
@@ -346,7 +359,7 @@ def finetune(settings: Settings, train: Photographs, held_out: Photographs | Non
     save_file(
         {name: each.contiguous() for name, each in run.average.state_dict().items()}, output / "model.safetensors"
     )
-    (output / "settings.json").write_text(json.dumps({**asdict(settings), **facts}, indent=1))
+    (output / "settings.json").write_text(json.dumps({**asdict(settings), **facts}, indent=1, default=str))
     return run.average
 
 
@@ -382,8 +395,11 @@ class Opened:
         )
 
 
+PATH = click.Path(exists=True, path_type=Path)
+
+
 @click.command(help=__doc__)
-@click.argument("photographs", type=click.Path(exists=True, path_type=Path))
+@click.argument("photographs", type=PATH)
 @click.option("--sparsity", type=float, multiple=True, default=(0.8, 0.9), show_default=True)
 @click.option("--steps", default=Settings.steps, show_default=True)
 @click.option("--rate", default=Settings.rate, show_default=True)
@@ -392,6 +408,7 @@ class Opened:
 )
 @click.option("--samples", default=Settings.samples, show_default=True, help="Photographs to prune by.")
 @click.option("--seed", default=0, show_default=True)
+@click.option("--start", type=PATH, help="Train this model.safetensors on, instead of pruning.")
 @click.option("--threads", default=1, show_default=True)
 @click.option("--holdout", default=0, help="Test on so many training photographs.")
 @click.option("--files/--no-files", default=True, help="Write ONNX files, dense, int8 and sparse, at the end.")
