@@ -33,7 +33,7 @@ def unusual() -> ort.SessionOptions:
     options.logid = "mine"
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    options.add_session_config_entry("session.disable_prepacking", "1")
     return options
 
 
