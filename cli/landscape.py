@@ -14,12 +14,12 @@ _CURVES = ("linear", "quadratic", "cubic", "quadratic-dense")  # of a registry t
 @click.argument("first", metavar="RUN1", type=options.PATH)
 @click.argument("second", metavar="RUN2", type=options.PATH)
 @options.option(
-    "--curve",
+    "--between",
     "curves",
     multiple=True,
     type=OneOf("curve", _CURVES),
     show_default="all",
-    help="Curve to evaluate.",
+    help="Curve between the runs to evaluate.",
 )
 @options.option("--points", metavar="N", default=21, show_default=True, help="Points per curve.")
 @options.option("--steps", metavar="N", default=1000, show_default=True, help="Training steps per curve.")

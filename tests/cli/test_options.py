@@ -70,7 +70,7 @@ KNOWN = {
     "--target": TARGETS,
     "--convention": tuple(FLOP_CONVENTIONS),
     "--training-convention": tuple(TRAINING_CONVENTIONS),
-    "--curve": tuple(CURVES),
+    "--between": tuple(CURVES),
     "--from": tuple(stage.name for stage in stages_of(RunConfig(recipe(), Path("run")))),
 }
 

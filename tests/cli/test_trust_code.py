@@ -207,7 +207,7 @@ def test_what_was_trained_here_needs_no_further_word(
     run, data = tmp_path / "run", ["--data-dir", trainer.data_dir]
     first = [["train", *source, "-o", run, *data, *FEW], ["train", "--resume", run, *data], ["prune", run]]
     again = ["train", *source, "-o", tmp_path / "again", *data, *FEW]
-    line = ["landscape", run, tmp_path / "again", "--points", 2, "--curve", "linear", "--samples", 20, *data]
+    line = ["landscape", run, tmp_path / "again", "--points", 2, "--between", "linear", "--samples", 20, *data]
     last = [["export", run, "-o", tmp_path / "a.onnx"], ["inspect", run], again, line]
     for command in [*first, *(last if word == "--model" else [])]:
         done = cli(*command)

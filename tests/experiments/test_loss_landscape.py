@@ -104,10 +104,10 @@ def test_the_command_shows_every_curve(runs: tuple[Run, Run], cli: Cli, tmp_path
     assert all(name in done.out for name in CURVES)
     assert tuple(CURVES) == _CURVES
     assert png.stat().st_size > 5_000
-    found = json.loads(cli("landscape", runs[0].path, runs[1].path, *options, "--json", "--curve", "linear").out)
+    found = json.loads(cli("landscape", runs[0].path, runs[1].path, *options, "--json", "--between", "linear").out)
     assert found["positions"] == [0.0, 0.5, 1.0]
     assert list(found["losses"]) == ["linear"]
-    again = cli("landscape", runs[1].path, runs[0].path, *options, "--json", "--curve", "linear")
+    again = cli("landscape", runs[1].path, runs[0].path, *options, "--json", "--between", "linear")
     assert json.loads(again.out)["losses"]["linear"] == pytest.approx(found["losses"]["linear"][::-1])
 
 
@@ -119,7 +119,7 @@ def test_the_picture_tells_runs_of_one_name_apart(
     monkeypatch.setattr(
         "rigl_compress.experiments.loss_landscape.landscape_picture", lambda *words: labels.append(words[2])
     )
-    options = ["--points", 2, "--curve", "linear", "--samples", 20, "--data-dir", trainer.data_dir]
+    options = ["--points", 2, "--between", "linear", "--samples", 20, "--data-dir", trainer.data_dir]
     assert cli("landscape", *(run.path for run in runs), *options, "--png", tmp_path / "a.png").code == 0
     assert labels == [("set/seed=0", "static/seed=0")]
     same = cli("landscape", runs[0].path, runs[0].path, *options)
