@@ -24,9 +24,15 @@ class WeightAccount:
     dense_because: str = ""
 
 
-def sparsity_account(model: nn.Module, sparse: Sparsifier, given: Topology | None) -> list[WeightAccount]:
-    """Return the account of every weight with two axes or more. `given`: the topology that a run started from."""
-    targets, end, layers = _targets(model, sparse, given), sparse.topology, sparse_layers(model)
+def sparsity_account(
+    model: nn.Module, sparse: Sparsifier, given: Topology | None, shares: Topology | None = None
+) -> list[WeightAccount]:
+    """Return the account of every weight with two axes or more.
+
+    `given`: the topology of an earlier run that this one started from. `shares`: the one that the layers have their
+    shares of connections from, where the distribution does not decide them.
+    """
+    targets, end, layers = _targets(model, sparse, given or shares), sparse.topology, sparse_layers(model)
     because = _reasons(model, sparse, given)
     found = []
     for name, part in layers.items():

@@ -1,11 +1,12 @@
 """Which layers of a network are to have all of their connections, and why."""
 
 import warnings
+from dataclasses import replace
 
 from torch import nn
 
 from rigl_compress.models.forward_order import find_layers
-from rigl_compress.models.sparse_parameters import ENDS
+from rigl_compress.models.sparse_parameters import ENDS, dense_by_default, layer_shapes, sparse_parameters
 from rigl_compress.sparsity.distributions import DISTRIBUTIONS
 from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
@@ -28,15 +29,26 @@ def dense_reasons(model: nn.Module, config: SparsityConfig) -> dict[str, str]:
 
 
 def _by_pattern(model: nn.Module, config: SparsityConfig, full: list[str]) -> dict[str, str]:
-    """Return the reasons of the layers that a recipe names as dense, or that its distribution leaves dense."""
-    names = config.densities(model)
-    patterns = DISTRIBUTIONS[config.distribution].dense if config.dense is None else config.dense
-    matched = [(pattern, name) for pattern in patterns for name in find_layers(model, pattern, names)]
-    return {name: _named(pattern, config) for pattern, name in matched if name in full}
+    """Return the reasons of the layers that a recipe names as dense, or that are dense by default."""
+    names = layer_shapes(model)
+    matched = [(reason, find_layers(model, pattern, names)) for pattern, reason in _patterns(model, config)]
+    return {name: reason for reason, found in matched for name in found if name in full}
 
 
-def _named(pattern: str, config: SparsityConfig) -> str:
-    if config.dense is not None:
-        return "named in sparsity.dense"
-    what = f"{pattern} layer" if pattern in ENDS else f"layer {pattern}"
-    return f"{what}, by the distribution {config.distribution}"
+def _patterns(model: nn.Module, config: SparsityConfig) -> list[tuple[str, str]]:
+    """Return the patterns of dense layers with their reasons. The names of frozen layers are among the dense ones."""
+    untrained = {name for name, each in sparse_parameters(model).items() if not each.requires_grad}
+    frozen = [(each, "not trained (frozen)") for each in config.dense or () if each in untrained]
+    named = None if config.dense is None else tuple(each for each in config.dense if each not in untrained)
+    if named is not None and named != replace(config, dense=None).dense_patterns(model):
+        return [(each, "named in sparsity.dense") for each in named] + frozen
+    by_network = [(each, "kept dense by the network (dense_layers)") for each in dense_by_default(model)]
+    of_distribution = DISTRIBUTIONS[config.distribution].dense
+    return [(each, f"{_what(each)}, by the distribution {config.distribution}") for each in of_distribution] + [
+        *by_network,
+        *frozen,
+    ]
+
+
+def _what(pattern: str) -> str:
+    return f"{pattern} layer" if pattern in ENDS else f"layer {pattern}"

@@ -21,7 +21,7 @@ from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.sparse_parameters import sparse_layers
 from rigl_compress.pipeline.optimizers import build_optimizer
 from rigl_compress.pipeline.prune.stage import keep_removals, prune, pruned_spec
-from rigl_compress.pipeline.recipe import Recipe, StartConfig
+from rigl_compress.pipeline.recipe import RUN_TOPOLOGIES, Recipe, StartConfig
 from rigl_compress.pipeline.sparsity_account import sparsity_account, target_sparsity
 from rigl_compress.pipeline.train.batch_norm_notes import report_batch_norm
 from rigl_compress.pipeline.train.batch_sizes import batch_notes, with_batch_of
@@ -272,14 +272,15 @@ def _finish(run: Run, job: Job, model: SparseModel, recipe: Recipe, facts: dict[
     pruned = Attempt(lambda: prune(model))
     if pruned.value is not None:
         keep_removals(run, pruned.value.removals)
-    given = run.topology("start") if recipe.start is not None and recipe.start.topology != "fresh" else None
+    word, start = (recipe.start or StartConfig()).topology, run.topology("start")
+    given, shares = start if word in RUN_TOPOLOGIES else None, start if word == "magnitude-global" else None
     result = {
         **model.metrics,
         **facts,
         **summarize(recipe, model, job, pruned),
         "left_dense": job.sparse.left_dense,
         "target_sparsity": target_sparsity(job.sparse, given),
-        "sparsity_by_weight": [asdict(each) for each in sparsity_account(job.model, job.sparse, given)],
+        "sparsity_by_weight": [asdict(each) for each in sparsity_account(job.model, job.sparse, given, shares)],
         "command": command_line(),
         "seed": recipe.seed,
         "recipe": recipe.name,

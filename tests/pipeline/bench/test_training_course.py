@@ -80,6 +80,17 @@ def test_a_run_that_starts_from_a_topology_has_its_sparsity_as_target(trainer: T
     assert found["target_sparsity"] == first.topology("end").sparsity == found["sparsity"]
 
 
+@pytest.mark.filterwarnings("ignore:too few samples")
+@pytest.mark.parametrize("word", ["magnitude", "magnitude-global", "obs"])
+def test_a_run_that_starts_at_chosen_weights_has_the_target_of_its_recipe(trainer: Trainer, word: str) -> None:
+    settings = ("train.epochs=1", "sparsity.method=static", "sparsity.layers={fc3 = 0.0}")
+    found = trainer(*settings, "start.weights=model", f"start.topology={word}").result()
+    assert found["target_sparsity"] == 0.8
+    rows = {row["name"]: row for row in found["sparsity_by_weight"]}
+    assert rows["fc3.weight"]["dense_because"] == "sparsity 0 in sparsity.layers"
+    assert all(row["target"] == pytest.approx(row["sparsity"], abs=1e-2) for row in rows.values())
+
+
 def course(epochs: int = 30, **result: Any) -> TrainingCourse:
     facts = {"method": "rigl", "seed": 0, "seconds": 61.5, "sparsity": 0.9, "final_error": 2.0, "best_error": 1.5}
     rows = [
