@@ -9,7 +9,7 @@ from rigl_compress.data.image_batches import Normalise
 from rigl_compress.data.image_files import NORMALISE, SIDE, Reading
 from rigl_compress.data.image_views import View
 
-_SHORT = {
+NORMALISATIONS = {
     "imagenet": NORMALISE,
     "half": Normalise((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "none": Normalise((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
@@ -55,7 +55,7 @@ def reading(options: Mapping[str, Any]) -> Reading:
 def _normalise(options: Mapping[str, Any]) -> Normalise:
     own = [options[key] for key in ("mean", "std") if key in options]
     if not own:
-        return _SHORT[options.get("normalize", "imagenet")]
+        return NORMALISATIONS[options.get("normalize", "imagenet")]
     if len(own) == 1 or "normalize" in options:
         raise InputError("data.options has only some of mean and std, or normalize beside them: set both, or normalize")
     mean, deviation = cast(list[tuple[float, float, float]], own)

@@ -1,6 +1,7 @@
 """Networks of transformers by name or folder: `hf:google/vit-base-patch16-224`, `hf:folder`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from rigl_compress.core.optional_packages import optional_package
 from rigl_compress.core.trust import code_is_trusted
 from rigl_compress.models.libraries.huggingface_configs import changed, config_at, config_of, saved, without_output
 from rigl_compress.models.libraries.huggingface_outputs import images, returns_tensor, tokens
+from rigl_compress.models.libraries.image_normalisation import keep_normalisation, of_processor
+from rigl_compress.models.libraries.library_ends import keep_ends_dense
 from rigl_compress.models.libraries.library_weights import warn_of_random
 from rigl_compress.models.model_registry import Network, Options
 
@@ -126,9 +129,20 @@ class _Source:
             )
         mismatched = [each[0] if isinstance(each, tuple) else each for each in report["mismatched_keys"]]
         warn_of_random([*report["missing_keys"], *mismatched], self.what)
+        if self._sees_images:
+            keep_normalisation(model, of_processor(self._file("preprocessor_config.json")))
         return self._adapted(model)
 
+    def _file(self, name: str) -> Path:
+        """Return a file of the folder, or of the page; one that does not exist if there is none."""
+        if Path(self.name).is_dir():
+            return Path(self.name) / name
+        missing = "_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors"
+        found = self._library.utils.cached_file(self.name, name, **dict.fromkeys(missing, False))
+        return Path(found or name)
+
     def _adapted(self, model: nn.Module) -> nn.Module:
+        keep_ends_dense(model, body=model.base_model)  # type: ignore[arg-type]
         return returns_tensor(model, self.task.output, images if self._sees_images else tokens)
 
 
@@ -143,5 +157,11 @@ def _task(chosen: Any, config: Any, what: str) -> str:
         if chosen not in TASKS:
             raise InputError(f"{what} has no task {chosen!r}: {did_you_mean(str(chosen), TASKS)}")
         return str(chosen)
-    names = getattr(config, "architectures", None) or [""]
-    return next((task for ending, task in _ENDINGS.items() if names[0].endswith(ending)), "features")
+    saved_as = (getattr(config, "architectures", None) or ["Model"])[0]
+    task = next((task for ending, task in _ENDINGS.items() if saved_as.endswith(ending)), None)
+    if task is None and ("For" in saved_as or saved_as.endswith("HeadModel")):
+        raise InputError(
+            f"{what} was saved as {saved_as}, whose head has no task here: set model.options.task to one of "
+            f"{', '.join(TASKS)}; features leaves the head away"
+        )
+    return task or "features"

@@ -7,6 +7,8 @@ from torch import nn
 
 from rigl_compress.core.errors import InputError, did_you_mean
 from rigl_compress.core.optional_packages import optional_package
+from rigl_compress.models.libraries.image_normalisation import keep_normalisation
+from rigl_compress.models.libraries.library_ends import keep_ends_dense
 from rigl_compress.models.model_registry import Network, Options
 
 # Files that timm would unpickle, and places it would download from: `start.weights` reads files without pickle.
@@ -20,7 +22,10 @@ def network(name: str) -> Network:
         return _create(name, {**options, "pretrained": False})
 
     def load(**options: Any) -> nn.Module:
-        return _with_warning(_create(name, options), name, options)
+        model = _with_warning(_create(name, options), name, options)
+        if _asks_for_weights(options):
+            keep_normalisation(model, getattr(model, "pretrained_cfg", {}))
+        return model
 
     return Network(
         f"timm:{name}", build, classes_option="num_classes", library="timm", load=load, loads=_asks_for_weights
@@ -49,4 +54,5 @@ def _create(name: str, options: Options) -> nn.Module:
     if ":" in name or "/" in name or not timm.is_model(name):  # hf-hub: and local-dir: name files, not code of timm
         raise InputError(f"{what} is not a network of timm: {did_you_mean(name, timm.list_models())}")
     built: nn.Module = timm.create_model(name, **options)
+    keep_ends_dense(built)
     return built

@@ -6,6 +6,8 @@ from torch import nn
 
 from rigl_compress.core.errors import InputError, did_you_mean
 from rigl_compress.core.optional_packages import optional_package
+from rigl_compress.models.libraries.image_normalisation import keep_normalisation
+from rigl_compress.models.libraries.library_ends import keep_ends_dense
 from rigl_compress.models.libraries.library_weights import load_fitting
 from rigl_compress.models.model_registry import Network, Options
 
@@ -49,6 +51,7 @@ def _further(name: str, options: Options) -> dict[str, Any]:
 
 def _build(name: str, options: Options) -> nn.Module:
     model: nn.Module = _models(name).get_model(name, weights=None, **_further(name, options))
+    keep_ends_dense(model)
     if _asks_for_weights(options) and "transform_input" not in options and hasattr(model, "transform_input"):
         # As torchvision does with its weights for GoogLeNet and Inception.
         model.transform_input = True  # type: ignore[assignment]
@@ -64,4 +67,6 @@ def _load(name: str, options: Options) -> nn.Module:
         raise InputError(f"{what} has no weights {chosen!r}: {did_you_mean(str(chosen), known)}")
     others = {key: value for key, value in _further(name, options).items() if key != "num_classes"}
     load_fitting(model, models.get_model(name, weights=known[chosen], **others).state_dict(), what)
+    views = known[chosen].transforms()
+    keep_normalisation(model, {key: getattr(views, key, None) for key in ("mean", "std")})
     return model

@@ -10,10 +10,10 @@ from rigl_compress.pipeline.train.progress import Log
 from rigl_compress.sparsity.batch_norm_statistics import batch_norm_layers
 
 
-def report_batch_norm(recipe: Recipe, model: nn.Module, log: Log) -> None:
+def report_batch_norm(recipe: Recipe, model: nn.Module, learned: bool, log: Log) -> None:
     """Log what is not obvious: settings without effect, statistics that fit no data or are not re-estimated."""
     found, world = bool(batch_norm_layers(model)), current_world()
-    for note in (*batch_norm_notes(recipe, found), *process_notes(recipe, found, world)):
+    for note in (*batch_norm_notes(recipe, found, learned), *process_notes(recipe, found, world)):
         log(note)
 
 
@@ -34,10 +34,10 @@ def process_notes(recipe: Recipe, found: bool, world: World) -> Iterator[str]:
         )
 
 
-def batch_norm_notes(recipe: Recipe, found: bool) -> Iterator[str]:
-    """Yield the notes on a network with (`found`) or without batch norm.
+def batch_norm_notes(recipe: Recipe, found: bool, learned: bool) -> Iterator[str]:
+    """Yield the notes on a network with (`found`) or without batch norm, that was trained before (`learned`) or not.
 
-    >>> list(batch_norm_notes(Recipe("net"), found=True))
+    >>> list(batch_norm_notes(Recipe("net"), found=True, learned=False))
     []
     """
     batches, frozen = recipe.train.recalibrate_batch_norm, recipe.train.freeze_batch_norm
@@ -45,12 +45,8 @@ def batch_norm_notes(recipe: Recipe, found: bool) -> Iterator[str]:
         yield f"train.recalibrate_batch_norm is {batches}, but the network has no batch norm: nothing to re-estimate"
     if frozen and not found:
         yield "train.freeze_batch_norm has no effect: the network has no batch norm"
-    if found and not batches and not frozen and _starts_trained(recipe) and not recipe.sparsity.rule.dense:
+    if found and not batches and not frozen and learned and not recipe.sparsity.rule.dense:
         yield (
             "batch-norm statistics are not re-estimated after the topology changes: if the error is high although "
             "the loss is low, set train.recalibrate_batch_norm, e.g. to 20, or train.freeze_batch_norm"
         )
-
-
-def _starts_trained(recipe: Recipe) -> bool:
-    return recipe.start is not None and recipe.start.weights != "fresh"

@@ -75,6 +75,8 @@ def _draw(model: nn.Module, recipe: Recipe, spec: ModelSpec) -> tuple[str, ...]:
 
 
 def _kept(spec: ModelSpec) -> tuple[str, ...]:
+    if spec.network.library and not spec.is_pretrained:
+        return (f"initial weights: random, as {spec.name} draws them; trained ones: model.options.pretrained = true",)
     return (f"initial weights: as {spec.name} returns them",)
 
 

@@ -37,6 +37,7 @@ from rigl_compress.pipeline.train.initial_network import (
     within_budget,
 )
 from rigl_compress.pipeline.train.input_check import check_input
+from rigl_compress.pipeline.train.learned_weights import has_learned, normalisation_notes, random_start_notes
 from rigl_compress.pipeline.train.losses import DivergedError
 from rigl_compress.pipeline.train.metric_logging import MetricLogger, MetricLoggers, flat
 from rigl_compress.pipeline.train.process_group import current_world
@@ -109,7 +110,7 @@ def _train(
         job = build_job(built, spec, data.to(device), device, run_environment.listener)
     for note in (*batch_notes(recipe, world), *(() if goes_on else job.notes)):
         run_environment.log(note)
-    report_batch_norm(recipe, job.model, run_environment.log)
+    report_batch_norm(recipe, job.model, job.learned, run_environment.log)
     run = earlier or (Run.create(path, recipe, overwrite=overwrite) if world.first else Run(path))
     if world.first:
         _remember_code(run, recipe, spec, run_environment.log)
@@ -206,11 +207,13 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
     model.to(device)
     if recipe.train.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    distillation = build_distillation(recipe, spec, model, data.classes)  # the teacher is copied before any mask
+    learned = has_learned(recipe, spec, model)
+    distillation = build_distillation(recipe, model, data.classes, learned)  # the teacher is copied before any mask
     optimizer = build_optimizer(model, recipe.optimizer)
     epochs = recipe.train.all_epochs
     config = keep_frozen_dense(in_training(recipe.scaled_sparsity), model)
-    notes = (*network.notes, *frozen_note(model, topology), *budget)
+    fit = (*normalisation_notes(model, data.preprocessing, spec.name), *random_start_notes(recipe, topology, learned))
+    notes = (*network.notes, *fit, *frozen_note(model, topology), *budget)
     pruned = topology == OBS
     topology = prune_start(recipe, config, model, data) if pruned else topology
     sparse = Sparsifier(
@@ -233,6 +236,7 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
         distillation=distillation,
         dense=distillation.teacher if distillation and recipe.distill and recipe.distill.run is None else None,
         initial=initial,
+        learned=learned,
         notes=(*notes, *kernel_notes(sparse.masked, sparse_layers(model), recipe.sparsity.kernels)),
         recalibrated=-1 if pruned else 0,
         world=world,

@@ -1,29 +1,24 @@
 """The teacher of a run: the network that training starts from, or that of an earlier run."""
 
-import io
-import warnings
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rigl_compress.core.errors import InputError
-from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
-from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.pipeline.recipe import Recipe, StartConfig
 from rigl_compress.pipeline.workspace import Run
 from rigl_compress.sparsity.distillation import Distillation
 
 
-def build_distillation(recipe: Recipe, spec: ModelSpec, model: nn.Module, classes: int) -> Distillation | None:
+def build_distillation(recipe: Recipe, model: nn.Module, classes: int, learned: bool) -> Distillation | None:
     """Build what `[distill]` asks for. `model` is the network with its initial weights, before any mask."""
     config = recipe.distill
     if config is None:
         return None
-    if config.run is None and not _has_learned(recipe, spec, model):
+    if config.run is None and not learned:
         raise InputError(
             "distill has no teacher: the run starts from random weights, and a network at random initialisation "
             "teaches nothing; set weights to start from ([start]), or an earlier run (distill.run)"
@@ -74,34 +69,6 @@ def resumed(recipe: Recipe, run: Run) -> Recipe:
     if distill is not None and run.teacher_file.exists():
         distill = replace(distill, run=str(run.teacher_file))
     return replace(recipe, start=start, distill=distill)
-
-
-def _has_learned(recipe: Recipe, spec: ModelSpec, model: nn.Module) -> bool:
-    if recipe.start is not None and recipe.start.weights != "fresh":
-        return True
-    if spec.is_pretrained:
-        return True
-    if spec.network.is_ours or recipe.init.weights != "network":
-        return False
-    # A function from outside of this package may load trained weights, which are the same whatever the seed.
-    return _mostly_equal(model, _other_draw(spec, recipe.seed + 1))
-
-
-def _other_draw(spec: ModelSpec, seed: int) -> nn.Module:
-    silent = io.StringIO()  # what the function prints was seen when the network itself was built
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
-        torch.manual_seed(seed)
-        with redirect_stdout(silent), redirect_stderr(silent):
-            return spec.build()
-
-
-def _mostly_equal(model: nn.Module, other: nn.Module) -> bool:
-    pairs = list(zip(sparse_parameters(model).values(), sparse_parameters(other).values(), strict=True))
-    return 2 * sum(_equal(one, two) for one, two in pairs) > sum(one.numel() for one, _ in pairs)
-
-
-def _equal(one: Tensor, two: Tensor) -> int:
-    return int((one.cpu() == two.cpu()).sum())
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -52,6 +52,7 @@ class Job:
     seen: dict[str, Any] = field(default_factory=dict)  # metrics of the last evaluation, and the best so far
     initial: SparseModel | None = None  # all initial weights, until they are saved
     notes: tuple[str, ...] = ()  # printed before training starts
+    learned: bool = False  # whether the network was trained before
     recalibrated: int = 0  # topology updates at the last estimate of batch-norm statistics; -1: pruned, and none yet
     world: World = ALONE  # the processes that train together
     batches_done: int = 0  # of an epoch that a checkpoint within it had begun

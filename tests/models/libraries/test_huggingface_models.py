@@ -6,20 +6,24 @@ import shutil
 import socket
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tiny_huggingface import LENGTH, SIDE, WORDS, write_bert, write_masked_bert, write_vit
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, BertForTokenClassification
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.trust import FromFile, trusting_code
+from rigl_compress.data.image_options import NORMALISATIONS
 from rigl_compress.models.flop_counter import count_flops
 from rigl_compress.models.model_registry import MODELS, ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
+from rigl_compress.pipeline.train.learned_weights import normalisation_notes
+from rigl_compress.sparsity.sparsity_config import SparsityConfig
 
 
 @pytest.fixture
@@ -105,6 +109,54 @@ def test_tasks(tmp_path: Path, write: Any, options: dict[str, Any], shape: Any, 
         warnings.simplefilter("ignore")  # features leave the head away, masked-lm has a new one
         assert spec.build_loaded().eval()(spec.example(3)).shape == (3, *shape)
     assert count_flops(*spec.outline(), {}).dense > 0
+
+
+@pytest.mark.parametrize(
+    ("write", "dense"),
+    [
+        (write_bert, {"classifier.weight"}),
+        (write_masked_bert, {"cls.predictions.transform.dense.weight"}),  # the decoder is the embedding
+        (write_vit, {"classifier.weight", "vit.embeddings.patch_embeddings.projection.weight"}),
+    ],
+)
+def test_embeddings_and_head_stay_dense_by_default(tmp_path: Path, write: Any, dense: set[str]) -> None:
+    model = ModelSpec(f"hf:{write(tmp_path / 'net')}").build_loaded()
+    config = SparsityConfig(distribution="er")
+    assert config.fixed_densities(model) == dict.fromkeys(dense, 1.0)
+    assert config.fixed_densities(torch.nn.Sequential(model)) == {f"0.{name}": 1.0 for name in dense}
+    assert replace(config, dense=()).fixed_densities(model) == {}
+
+
+def test_a_head_of_another_task_is_not_dropped_silently(tmp_path: Path) -> None:
+    folder = write_bert(tmp_path / "bert", BertForTokenClassification)
+    with pytest.raises(InputError, match=r"was saved as BertForTokenClassification, .*: set model.options.task"):
+        ModelSpec(f"hf:{folder}").build_loaded()
+    ModelSpec(f"hf:{folder}", {"task": "features"}).build()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "has no preprocessor_config.json: how its images were normalised is unknown; the data are"),
+        ("[", "has no preprocessor_config.json"),
+        ('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}', 'set data.options.normalize = "half"'),
+        (
+            '{"image_mean": [0.4, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}',
+            "set data.options.mean = [0.4, 0.5, 0.5] and",
+        ),
+        ('{"do_normalize": false, "image_mean": [0.5], "image_std": [0.5]}', 'set data.options.normalize = "none"'),
+        ('{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}', ""),
+    ],
+)
+def test_another_normalisation_than_the_trained_one_is_told(tmp_path: Path, content: str | None, words: str) -> None:
+    folder = write_vit(tmp_path / "vit")
+    if content is not None:
+        (folder / "preprocessor_config.json").write_text(content)
+    spec = ModelSpec(f"hf:{folder}")
+    found = [*normalisation_notes(spec.build_loaded(), NORMALISATIONS["imagenet"].facts, spec.name)]
+    assert len(found) == bool(words)
+    assert all(words in line for line in found)
+    assert [*normalisation_notes(spec.build(), NORMALISATIONS["imagenet"].facts, spec.name)] == [], "random weights"
 
 
 def test_images_know_their_shape(tmp_path: Path) -> None:

@@ -15,8 +15,11 @@ from torch import nn
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.trust import FromFile
+from rigl_compress.models.libraries.image_normalisation import normalisation_of
+from rigl_compress.models.libraries.library_ends import keep_ends_dense
 from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
+from rigl_compress.models.sparse_parameters import dense_by_default
 from rigl_compress.models.topology import Topology
 
 TIMM = """
@@ -25,7 +28,7 @@ import torch
 calls = []
 
 def list_models(*_, **__):
-    return ["tinynet", "tinynet_wide"]
+    return ["tinynet", "tinynet_wide", "tinyvit"]
 
 def is_model(name):
     return name.partition(".")[0] in list_models()
@@ -36,7 +39,9 @@ def create_model(model_name, pretrained=False, num_classes=10, in_chans=3, **kwa
         raise TypeError(f"unexpected keyword argument {sorted(kwargs)[0]!r}")
     pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = nn.Sequential(nn.Conv2d(in_chans, 4, 3), nn.ReLU(), *pool, nn.Linear(4, num_classes))
-    model.pretrained_cfg = {"num_classes": 10}
+    if model_name == "tinyvit":
+        model = nn.ModuleDict({"conv_proj": nn.Conv2d(3, 4, 2), "mlp": nn.Linear(4, 4), "fc": nn.Linear(4, 2)})
+    model.pretrained_cfg = {"num_classes": 10, "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
     if pretrained:
         nn.init.constant_(model[0].weight, 0.5)
     return model
@@ -45,6 +50,7 @@ def create_model(model_name, pretrained=False, num_classes=10, in_chans=3, **kwa
 TORCHVISION = """
 import sys
 from enum import Enum
+from types import SimpleNamespace
 import torch
 from torch import nn
 
@@ -63,11 +69,17 @@ class Weights(Enum):
     SECOND = 2.0
     DEFAULT = 2.0
 
+    def transforms(self):
+        return SimpleNamespace(mean=[0.5, 0.5, 0.5], std=[0.25, 0.25, 0.25])
+
 def list_models(module=None):
-    return ["googlenet", "tinynet"] if module is sys.modules[__name__] else ["googlenet", "tinynet", "detector"]
+    classifiers = ["googlenet", "tinynet", "tinyvit"]
+    return classifiers if module is sys.modules[__name__] else [*classifiers, "detector"]
 
 def get_model(name, weights=None, **config):
     config = {"aux_logits": name == "googlenet", **config}
+    if name == "tinyvit":
+        return nn.ModuleDict({"conv_proj": nn.Conv2d(3, 4, 2), "mlp": nn.Linear(4, 4), "fc": nn.Linear(4, 2)})
     if weights is None:
         return TinyNet(**config)
     if config.get("num_classes", 10) != 10:
@@ -110,6 +122,32 @@ def test_by_name_with_the_classes_of_the_data(packages: Path, name: str) -> None
     assert spec.outline()[0](spec.example()).shape == (1, 7)
 
 
+def test_patches_and_head_of_transformers_stay_dense_by_default() -> None:
+    class Vit(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patch_embed, self.mlp, self.head = nn.Conv2d(3, 4, 2), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    model, convolutional = Vit(), nn.Sequential(nn.Conv2d(3, 4, 2), nn.Linear(4, 2))
+    for each in (model, convolutional):
+        keep_ends_dense(each)
+    assert dense_by_default(model) == ("*patch_embed", "*head")
+    assert dense_by_default(convolutional) == (), "its layers are those of the paper"
+
+
+@pytest.mark.parametrize("name", ["timm:tinyvit", "torchvision:tinyvit"])
+def test_transformers_of_the_libraries_have_dense_ends(packages: Path, name: str) -> None:
+    assert dense_by_default(build(name)) == ("*conv_proj", "*fc")
+
+
+@pytest.mark.parametrize("name", ["timm:tinynet", "torchvision:tinynet"])
+def test_the_normalisation_of_the_library_is_known(packages: Path, name: str) -> None:
+    found = normalisation_of(build(name, pretrained=True))
+    assert found is not None
+    assert {key: list(value) for key, value in found.items()} == {"mean": [0.5] * 3, "std": [0.25] * 3}
+    assert normalisation_of(build(name)) is None
+
+
 def test_pretrained_weights_of_timm_are_loaded_once(packages: Path, tmp_path: Path) -> None:
     spec = ModelSpec("timm:tinynet", {"pretrained": True, "drop_rate": 0.1}).with_classes(7).taking((3, 8, 8))
     assert spec.is_pretrained
@@ -147,10 +185,10 @@ def test_networks_with_second_outputs_have_one(packages: Path) -> None:
     ("name", "options", "words"),
     [
         ("timm:tinynett", {}, "is not a network of timm: did you mean 'tinynet'"),
-        ("timm:hf-hub:org/net", {}, "is not a network of timm: known: tinynet, tinynet_wide"),
+        ("timm:hf-hub:org/net", {}, "is not a network of timm: known: tinynet, tinynet_wide, tinyvit"),
         ("timm:tinynet", {"checkpoint_path": "a.pth"}, "takes no checkpoint_path here: load weights .* start.weights"),
         ("timm:tinynet", {"depht": 3}, "cannot be built with depht = 3: unexpected keyword argument"),
-        ("torchvision:detector", {}, "is not a classifier of torchvision: known: googlenet, tinynet"),
+        ("torchvision:detector", {}, "is not a classifier of torchvision: known: googlenet, tinynet, tinyvit"),
         ("torchvision:tinynet", {"weights": "THIRD"}, "has no weights 'THIRD'"),
         ("torchvision:tinynet", {"depth": 3}, "cannot be built with depth = 3"),
     ],

@@ -18,6 +18,15 @@ from rigl_compress.pipeline.train import training_loop as loop
 from rigl_compress.pipeline.train.stage import RunEnvironment, train
 from rigl_compress.pipeline.workspace import Run
 
+NORMED = """
+from torch import nn
+
+def net():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 10))
+    if {trained}:
+        nn.init.normal_(model[2].weight)
+    return model
+"""
 STILL = ["learning_rate.peak=1e-30", "train.epochs=1", "sparsity.method=static"]  # the weights stay what they were
 
 
@@ -46,7 +55,7 @@ def start(trainer: Trainer, name: str = "weights.safetensors") -> str:
 
 
 def test_a_file_of_weights(trainer: Trainer, weights: dict[str, Tensor]) -> None:
-    run, lines = told(trainer, start(trainer), "init.scale=3.0", *STILL)
+    run, lines = told(trainer, start(trainer), "init.scale=3.0", "start.topology=magnitude", *STILL)
     tiny.assert_same_tensors(SparseModel.load(run.initial_file).weights, weights)
     assert lines == [
         f"initial weights: {trainer.root / 'weights.safetensors'}",
@@ -61,7 +70,8 @@ def test_renamed_with_a_new_head(trainer: Trainer, weights: dict[str, Tensor]) -
     other |= {"model.head.weight": torch.zeros(1000, 16), "model.head.bias": torch.zeros(1000)}
     torch.save({"state_dict": other, "epoch": 90}, trainer.root / "w.ckpt")
     run, lines = told(
-        trainer, start(trainer, "w.ckpt"), r"start.rename={'^model\.' = ''}", "start.skip=['fc3', 'head']", *STILL
+        *(trainer, start(trainer, "w.ckpt"), r"start.rename={'^model\.' = ''}", "start.skip=['fc3', 'head']"),
+        *("start.topology=magnitude", *STILL),
     )
     found = SparseModel.load(run.initial_file).weights
     assert torch.equal(found["fc1.weight"], weights["fc1.weight"])
@@ -83,6 +93,44 @@ def test_the_recipe_of_the_run_says_it_all(trainer: Trainer, weights: dict[str, 
     settings = [start(trainer), "start.skip=['fc3']", "start.topology=magnitude", "optimizer.groups=[{match='fc2'}]"]
     run = trainer(*settings, "train.epochs=1")
     assert run.recipe() == tiny.recipe(*settings, "train.epochs=1")
+
+
+# Connections drawn among trained weights
+
+LOST = "the weights were trained, and {} keeps random ones of them, which loses most of what they learnt"
+
+
+@pytest.mark.parametrize(
+    ("settings", "lost"),
+    [
+        (["sparsity.method=static"], "static"),
+        (["sparsity.method=rigl"], "rigl"),
+        (["sparsity.method=rigl", "start.topology=magnitude"], ""),
+        (["sparsity.method=pruning"], ""),
+        (["sparsity.method=dense"], ""),
+    ],
+)
+def test_random_connections_among_trained_weights_are_told(
+    trainer: Trainer, weights: dict[str, Tensor], settings: list[str], lost: str
+) -> None:
+    _, lines = told(trainer, start(trainer), "train.epochs=1", *settings)
+    assert [line.partition(":")[0] for line in lines if "keeps random ones" in line] == (
+        [LOST.format(lost)] if lost else []
+    )
+    _, fresh = told(trainer, "train.epochs=1", *[each for each in settings if "topology" not in each], run="fresh")
+    assert not any("keeps random ones" in line for line in fresh)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_function_that_returns_a_trained_network_is_known_by_its_norms(
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: bool
+) -> None:
+    name = f"normed_{trained}".lower()
+    (tmp_path / f"{name}.py").write_text(NORMED.format(trained=trained), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    _, lines = told(trainer, "train.epochs=1", "model.options={}", f"model.name={name}:net", "sparsity.method=rigl")
+    assert any(line.startswith(LOST.format("rigl")) for line in lines) == trained
+    assert any(line.startswith("batch-norm statistics are not re-estimated") for line in lines) == trained
 
 
 # The largest weights

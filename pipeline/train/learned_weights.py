@@ -1,0 +1,106 @@
+"""Whether training starts with weights that were trained before, and what a run says about them."""
+
+import io
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rigl_compress.data.image_options import NORMALISATIONS
+from rigl_compress.models.libraries.image_normalisation import normalisation_of
+from rigl_compress.models.model_registry import ModelSpec
+from rigl_compress.models.sparse_parameters import sparse_parameters
+from rigl_compress.pipeline.recipe import Recipe
+
+
+def has_learned(recipe: Recipe, spec: ModelSpec, model: nn.Module) -> bool:
+    """Whether the weights that a network starts with were trained before. `model` has them, without any mask."""
+    if recipe.start is not None and recipe.start.weights != "fresh":
+        return True
+    if spec.is_pretrained:
+        return True
+    if spec.network.is_ours or recipe.init.weights != "network":
+        return False
+    # A function from outside of this package may load trained weights, which are the same whatever the seed. It is
+    # called again only where all depends on it.
+    if _norms_were_trained(model) or recipe.distill is None:
+        return _norms_were_trained(model)
+    return _mostly_equal(model, _other_draw(spec, recipe.seed + 1))
+
+
+def _norms_were_trained(model: nn.Module) -> bool:
+    """Whether normalisation layers have other values than at their initialization, where all of a layer are equal.
+
+    >>> _norms_were_trained(nn.BatchNorm1d(3))
+    False
+    """
+    norms = [
+        each for each in model.modules() if type(each).__name__.endswith("Norm") or "BatchNorm" in type(each).__name__
+    ]
+    values = [each.weight for each in norms if isinstance(getattr(each, "weight", None), Tensor)]
+    return any(value.numel() > 1 and bool((value != value.flatten()[0]).any()) for value in values)
+
+
+def _other_draw(spec: ModelSpec, seed: int) -> nn.Module:
+    silent = io.StringIO()  # what the function prints was seen when the network itself was built
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore"):
+        torch.manual_seed(seed)
+        with redirect_stdout(silent), redirect_stderr(silent):
+            return spec.build()
+
+
+def _mostly_equal(model: nn.Module, other: nn.Module) -> bool:
+    pairs = list(zip(sparse_parameters(model).values(), sparse_parameters(other).values(), strict=True))
+    return 2 * sum(_equal(one, two) for one, two in pairs) > sum(one.numel() for one, _ in pairs)
+
+
+def _equal(one: Tensor, two: Tensor) -> int:
+    return int((one.cpu() == two.cpu()).sum())
+
+
+def random_start_notes(recipe: Recipe, topology: object, learned: bool) -> Iterator[str]:
+    """Yield a line if connections are drawn at random among trained weights.
+
+    >>> len([*random_start_notes(Recipe("net"), None, True)]), [*random_start_notes(Recipe("net"), "magnitude", True)]
+    (1, [])
+    """
+    rule = recipe.sparsity.rule
+    if learned and topology is None and rule.start is not None and not rule.dense:
+        yield (
+            f"the weights were trained, and {rule.name} keeps random ones of them, which loses most of what they "
+            'learnt: set start.topology = "magnitude" or "obs", or sparsity.method = "pruning"'
+        )
+
+
+def normalisation_notes(model: nn.Module, preprocessing: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yield a line if images are not normalised as a library's network was trained with, or nothing tells how."""
+    known, own = normalisation_of(model), preprocessing.get("mean")
+    if known is None or own is None:
+        return
+    used = f"the data are normalised with mean {list(own)} and std {list(preprocessing['std'])}"
+    if not known:
+        yield f"model {name!r} has no preprocessor_config.json: how its images were normalised is unknown; {used}"
+    elif not (_near(known["mean"], own) and _near(known["std"], preprocessing["std"])):
+        yield (
+            f"model {name!r} was trained on images with mean {list(known['mean'])} and std {list(known['std'])}, "
+            f"but {used}: set {_setting(known)}"
+        )
+
+
+def _near(one: Sequence[float], other: Sequence[float]) -> bool:
+    return len(one) == len(other) and all(abs(a - b) < 1e-3 for a, b in zip(one, other, strict=True))
+
+
+def _setting(known: Mapping[str, Sequence[float]]) -> str:
+    """Return the options for a normalisation.
+
+    >>> _setting({"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}), _setting({"mean": (0.1,) * 3, "std": (0.2,) * 3})
+    ('data.options.normalize = "half"', 'data.options.mean = [0.1, 0.1, 0.1] and data.options.std = [0.2, 0.2, 0.2]')
+    """
+    for word, each in NORMALISATIONS.items():
+        if _near(known["mean"], each.mean) and _near(known["std"], each.deviation):
+            return f'data.options.normalize = "{word}"'
+    return f"data.options.mean = {list(known['mean'])} and data.options.std = {list(known['std'])}"
