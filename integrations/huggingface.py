@@ -31,11 +31,12 @@ class SparseTraining(SparseCallback, _TrainerCallback):  # type: ignore[misc]
         *,
         resume_from: str | Path | None = None,
         seed: int = 0,
-        topology: Topology | None = None,
+        topology: Topology | str | None = None,
         **settings: Any,
     ) -> None:
         """Take the settings of `Sparsifier`; the number of steps is the Trainer's.
 
+        `topology="magnitude"` begins at the largest weights of a trained network.
         `resume_from` is the checkpoint that `Trainer.train` resumes from, if it is not in its `output_dir`.
         """
         self._resume_from = resume_from

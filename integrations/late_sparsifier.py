@@ -16,7 +16,7 @@ from rigl_compress.sparsity.sparsity_config import SparsityConfig
 class LateSparsifier:
     """The settings of an automatic sparsifier, the state that it resumes from, and the sparsifier once it is built."""
 
-    def __init__(self, config: SparsityConfig, seed: int, topology: Topology | None) -> None:
+    def __init__(self, config: SparsityConfig, seed: int, topology: Topology | str | None) -> None:
         _check_method(config)
         self._config, self._seed, self._topology = config, seed, topology
         self._model: nn.Module | None = None

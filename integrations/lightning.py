@@ -36,10 +36,10 @@ class SparseTraining(SparseCallback, _Callback):  # type: ignore[misc]
         optimizer: int | None = None,
         total_steps: int | None = None,
         seed: int = 0,
-        topology: Topology | None = None,
+        topology: Topology | str | None = None,
         **settings: Any,
     ) -> None:
-        """Take the settings of `Sparsifier`.
+        """Take the settings of `Sparsifier`; `topology="magnitude"` begins at the largest weights of a trained network.
 
         `module` is the name of the part to make sparse, such as "net" or "generator"; by default all of the module.
         `optimizer` is the index of the one that trains it, where there are several. `total_steps` are by default

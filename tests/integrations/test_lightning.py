@@ -114,6 +114,13 @@ def test_a_fit_is_the_loop_that_one_would_write(name: str) -> None:
     assert sparse.updates >= 3
 
 
+def test_a_trained_network_begins_at_its_largest_weights() -> None:
+    module, callback = Classifier(), sparse_training(module="net", method="static", topology="magnitude")
+    expected = rc.magnitude_topology(module.net, sparsity=0.7)
+    trainer(callback, 1).fit(module, loader())
+    assert callback.topology == expected
+
+
 @pytest.mark.parametrize("method", ["rigl", "snfs", "pruning", "dnw"])
 def test_accumulated_and_clipped_gradients(method: str) -> None:
     module, callback = Classifier(), sparse_training(module="net", method=method)
