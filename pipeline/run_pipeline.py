@@ -23,7 +23,7 @@ from rigl_compress.pipeline.bench.stage import BenchConfig, Listener, bench
 from rigl_compress.pipeline.bench.training_course import course_markdown, course_of
 from rigl_compress.pipeline.export.stage import ExportConfig, export_layouts, network_file
 from rigl_compress.pipeline.prune.stage import prune_run
-from rigl_compress.pipeline.recipe import Recipe, StartConfig
+from rigl_compress.pipeline.recipe import Recipe
 from rigl_compress.pipeline.stage_cache import Stage, StageOutcome, check_stage, run_stages, up_to_date
 from rigl_compress.pipeline.train.stage import RunEnvironment, train
 from rigl_compress.pipeline.train.teacher import teacher_facts
@@ -126,15 +126,18 @@ def _training_facts(config: RunConfig) -> dict[str, Any]:
         "recipe": config.recipe.to_toml(),
         **teacher_facts(config.recipe),
         "data": name if is_reference(name) else str(dataset_status(name, config.run_environment.data_dir)),
-        "start": [file.stat().st_mtime_ns for file in _start_files(config.recipe.start) if file.exists()],
+        "start": [file.stat().st_mtime_ns for file in start_files(config.recipe) if file.exists()],
     }
 
 
-def _start_files(start: StartConfig | None) -> list[Path]:
-    """Return the files that a run starts from: the model of an earlier one, a file or folder of weights."""
+def start_files(recipe: Recipe) -> list[Path]:
+    """Return the files that a run starts from: the model of an earlier one, a file or folder of weights, hf:FOLDER."""
+    start = recipe.start
     earlier = [Run(Path(start.run)).model_file] if start and start.run is not None else []
     weights = [start.file] if start and start.file else []
-    return [*earlier, *weights, *(file for each in weights if each.is_dir() for file in sorted(each.iterdir()))]
+    library, _, name = recipe.model.name.partition(":")
+    folders = [*weights, *([Path(name)] if library == "hf" else [])]
+    return [*earlier, *weights, *(file for each in folders if each.is_dir() for file in sorted(each.iterdir()))]
 
 
 def _train(config: RunConfig) -> None:
