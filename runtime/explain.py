@@ -52,17 +52,7 @@ class LayerChoice:
 
 
 def explain(path_or_bytes: str | Path | bytes, threads: int = 0) -> tuple[LayerChoice, ...]:
-    """Return how `InferenceSession` runs each layer with weights, and why; with 0 threads one for each core is used.
-
-    >>> from onnx import helper, numpy_helper
-    >>> weight = numpy_helper.from_array(np.eye(512, dtype=np.float32), "w")
-    >>> values = [helper.make_tensor_value_info(name, 1, [64, 512]) for name in "xy"]
-    >>> node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    >>> graph = helper.make_graph([node], "g", values[:1], values[1:], [weight])
-    >>> model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    >>> [(row.name, row.kernel, row.shape) for row in explain(model.SerializeToString())]
-    [('w', 'SparseMatMul', (512, 512))]
-    """
+    """Return how `InferenceSession` runs each layer with weights, and why; with 0 threads one for each core is used."""
     with light_model(path_or_bytes if isinstance(path_or_bytes, bytes) else str(path_or_bytes)) as light:
         if sparse_outputs(light.model):
             fill(light.model, light.weights)

@@ -168,6 +168,15 @@ def register_method(method: Method) -> Method:
     return METHODS.register(method.name, method)
 
 
+_SNFS = Method(
+    "snfs",
+    "drop the smallest weights, grow by the momentum of the dense gradient",
+    when=on_schedule,
+    grow=scores.momentum,
+    observe=remember_gradient,
+    options={"momentum": 0.9},
+    cost=costs.probing,
+)
 for _method in (
     Method("dense", "every connection, all the time", start=None, dense=True, cost=costs.dense),
     Method(
@@ -218,24 +227,12 @@ for _method in (
         quota=quotas.weakest_anywhere,
         cost=costs.static,
     ),
-    Method(
-        "snfs",
-        "drop the smallest weights, grow by the momentum of the dense gradient",
-        when=on_schedule,
-        grow=scores.momentum,
-        observe=remember_gradient,
-        options={"momentum": 0.9},
-        cost=costs.probing,
-    ),
-    Method(
-        "snfs-redistribute",
-        "SNFS that also moves connections to the layers of high momentum",
-        when=on_schedule,
-        grow=scores.momentum,
+    _SNFS,
+    replace(
+        _SNFS,
+        name="snfs-redistribute",
+        summary="SNFS that also moves connections to the layers of high momentum",
         quota=quotas.by_momentum,
-        observe=remember_gradient,
-        options={"momentum": 0.9},
-        cost=costs.probing,
     ),
     Method(
         "rigl",

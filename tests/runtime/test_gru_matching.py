@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import value
+from recurrent_sessions import assert_rewritten_same, assert_same, inputs_of
 from sparse_nets import sparse_weight
 
-from rigl_compress.exporters.verify import largest_difference
 from rigl_compress.runtime import session as module
 from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.rewrite import DOMAIN, rewrite
@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.usefixtures("every_layer_sparse"),
 ]
 Array = NDArray[Any]
-TOLERANCE = 1e-5
 SIZE, INPUTS = 16, 10
 DIRECTIONS = ["forward", "reverse", "bidirectional"]
 
@@ -55,27 +54,6 @@ def gru_net(given: str = "b start", outputs: str = "y z", seed: int = 0, **optio
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def inputs_of(model: onnx.ModelProto, steps: int, batch: int, seed: int = 0) -> dict[str, Array]:
-    rng = np.random.default_rng(seed)
-    drawn = {
-        "x": rng.standard_normal((steps, batch, INPUTS)).astype(np.float32),
-        "lengths": rng.integers(0, steps + 1, batch).astype(np.int32),
-        "start": rng.standard_normal((1, batch, SIZE)).astype(np.float32),
-    }
-    axes = {each.name: each.type.tensor_type.shape.dim for each in model.graph.input}
-    if "start" in axes:
-        drawn["start"] = np.repeat(drawn["start"], axes["start"][0].dim_value, axis=0)
-    return {name: drawn[name] for name in axes}
-
-
-def assert_same(model: onnx.ModelProto, *, sparse: int, steps: int = 5, batch: int = 2, seed: int = 0) -> None:
-    ours = InferenceSession(model.SerializeToString())
-    theirs = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    inputs = inputs_of(model, steps, batch, seed)
-    assert len(ours.sparse_layers) == sparse
-    assert largest_difference(ours.run(None, inputs), theirs.run(None, inputs)) < TOLERANCE
-
-
 @settings(deadline=None, max_examples=150)
 @given(
     direction=st.sampled_from(DIRECTIONS),
@@ -98,15 +76,7 @@ def test_every_option(
     threads: int,
 ) -> None:
     model = gru_net(" ".join(given_more), outputs, seed, direction=direction, linear_before_reset=reset_after)
-    rewritten = rewrite(model, lambda *_: True, threads)
-    assert len(rewritten.layers) == 1
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    module.register(options)
-    ours = ort.InferenceSession(rewritten.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    theirs = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    inputs = inputs_of(model, steps, batch, seed)
-    assert largest_difference(ours.run(None, inputs), theirs.run(None, inputs)) < TOLERANCE
+    assert_rewritten_same(model, "SparseGRU", steps=steps, batch=batch, seed=seed, threads=threads)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

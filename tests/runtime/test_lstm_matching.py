@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx_graphs import value
+from recurrent_sessions import assert_rewritten_same, assert_same, inputs_of
 from sparse_nets import sparse_weight
 
 from rigl_compress.core.errors import InputError
-from rigl_compress.exporters.verify import largest_difference
 from rigl_compress.runtime import session as module
 from rigl_compress.runtime.kernel_library import unavailable_reason
 from rigl_compress.runtime.kernels import kernel_sets
 from rigl_compress.runtime.lstm_kernel import Lstm
 from rigl_compress.runtime.rewrite import rewrite
-from rigl_compress.runtime.session import InferenceSession
 
 pytestmark = [
     pytest.mark.skipif(bool(unavailable_reason()), reason=unavailable_reason()),
@@ -58,24 +57,6 @@ def recurrent(kind: str, given: str = "b start", outputs: str = "y z", **options
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def inputs_of(model: onnx.ModelProto, steps: int, batch: int, seed: int = 0) -> dict[str, Array]:
-    rng, sizes, drawn = np.random.default_rng(seed), {"t": steps, "n": batch}, {}
-    for each in model.graph.input:
-        shape = [axis.dim_value or sizes[axis.dim_param] for axis in each.type.tensor_type.shape.dim]
-        drawn[each.name] = rng.standard_normal(shape).astype(np.float32)
-        if each.name == "lengths":
-            drawn[each.name] = rng.integers(0, steps + 1, batch).astype(np.int32)
-    return drawn
-
-
-def assert_same(model: onnx.ModelProto, *, sparse: int, steps: int = 5, batch: int = 2) -> None:
-    ours = InferenceSession(model.SerializeToString())
-    theirs = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    inputs = inputs_of(model, steps, batch)
-    assert len(ours.sparse_layers) == sparse
-    assert largest_difference(ours.run(None, inputs), theirs.run(None, inputs)) < 1e-5
-
-
 @settings(deadline=None, max_examples=150)
 @given(
     kind=st.sampled_from(["LSTM", "LSTM", "RNN"]),
@@ -91,15 +72,7 @@ def test_every_option(
     kind: str, direction: str, given_more: set[str], outputs: str, steps: int, batch: int, seed: int, threads: int
 ) -> None:
     model = recurrent(kind, " ".join(given_more), outputs, direction=direction)
-    rewritten = rewrite(model, lambda *_: True, threads)
-    assert [layer.operator for layer in rewritten.layers] == [f"Sparse{kind}"]
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    module.register(options)
-    ours = ort.InferenceSession(rewritten.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    theirs = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    inputs = inputs_of(model, steps, batch, seed)
-    assert largest_difference(ours.run(None, inputs), theirs.run(None, inputs)) < 1e-5
+    assert_rewritten_same(model, f"Sparse{kind}", steps=steps, batch=batch, seed=seed, threads=threads)
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "RNN"])
