@@ -24,7 +24,7 @@ KERNELS = {
     "conv": (("pointwise", "spatial"), ("products", "columns", "rows")),
 }
 # Of the work per thread, for a single vector: it moves little data between the caches of threads.
-VECTOR_SHARE = 0.25
+VECTOR_SHARE = 0.5
 SIMPLE = ("depthwise", "depthwise_direct", "layer_norm")
 # The thresholds and shares to choose from.
 WORKS = tuple(float(f"{work:.2g}") for work in np.geomspace(1_000, 200_000, 47))

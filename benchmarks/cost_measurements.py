@@ -44,13 +44,14 @@ FEATURES, BATCHES, DENSITIES = (100, 300, 512, 1024, 2048), (1, 8, 32, 128), (0.
 LENGTH = 4
 # Networks whose layers are about as long as starting a thread takes, and the works per thread to try.
 SMALL = (
+    "mobilenet-v2, batch 1, uniform",
     "mobilenet-v1, batch 1, uniform",
     "wrn-22-2, batch 1, uniform",
     "bert 6 × 384, 128 tokens, batch 1, uniform",
     "lenet-300-100, batch 128, uniform",
     "gru-512, 32 steps, batch 1, uniform",
 )
-NETWORK_WORKS, NETWORK_ROUNDS = (5_000.0, 10_000.0, 20_000.0, 30_000.0, 60_000.0), 9
+NETWORK_WORKS, NETWORK_ROUNDS = (2_000.0, 4_000.0, 6_000.0, 8_000.0, 10_000.0, 20_000.0, 30_000.0), 9
 # The threads of a session look for work for a while after it has run, and would take a core from the next one.
 REST, ROUNDS = 0.1, 5
 AFFINITIES = "session.intra_op_thread_affinities"
