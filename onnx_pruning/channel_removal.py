@@ -169,7 +169,7 @@ class _Surgery:
         node.CopyFrom(flat)
 
     def _set(self, node: onnx.NodeProto, slot: int, array: Array) -> None:
-        """Give a node a constant: under its name if the node is its only reader."""
+        """Set the constant of a node: under its name if the node is its only reader."""
         name = node.input[slot] if len(node.input) > slot else ""
         shared = len(self.walk.graph.consumers.get(name, ())) != 1 or name in self.walk.graph.outputs
         if not name or shared or not self.walk.graph.is_initializer(name):

@@ -40,10 +40,10 @@ Images read_images(const string& prefix, int count) {
 }
 
 // How far an image may be turned (degrees), its sides stretched (share) and itself be moved (pixels).
-struct Jiggle { double turn, stretch, move; };
+struct Augmentation { double turn, stretch, move; };
 
 // One image, read between the pixels of another, black around it.
-void jiggle_image(const uint8_t* from, uint8_t* to, const Jiggle& by, std::mt19937& rng) {
+void augment_image(const uint8_t* from, uint8_t* to, const Augmentation& by, std::mt19937& rng) {
   std::uniform_real_distribution<float> one(-1, 1);
   const float angle = by.turn * M_PI / 180 * one(rng), wide = 1 + by.stretch * one(rng), high = 1 + by.stretch * one(rng);
   const float right = by.move * one(rng), down = by.move * one(rng), c = std::cos(angle), s = std::sin(angle);
@@ -63,10 +63,10 @@ void jiggle_image(const uint8_t* from, uint8_t* to, const Jiggle& by, std::mt199
 }
 
 // `copies` versions of each image, side by side: made once, because making them for each batch takes as long as training.
-Images jiggled(const Images& set, int copies, const Jiggle& by, std::mt19937& rng) {
+Images augmented(const Images& set, int copies, const Augmentation& by, std::mt19937& rng) {
   Images out = {set.count * copies, vector<uint8_t>(size_t(set.count) * copies * 784), {}};
   for (int i = 0; i < out.count; ++i) {
-    jiggle_image(&set.pixels[size_t(i / copies) * 784], &out.pixels[size_t(i) * 784], by, rng);
+    augment_image(&set.pixels[size_t(i / copies) * 784], &out.pixels[size_t(i) * 784], by, rng);
     out.labels.push_back(set.labels[i / copies]);
   }
   return out;

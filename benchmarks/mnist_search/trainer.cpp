@@ -104,7 +104,7 @@ int run(const Options& o) {
     test = read_images(o.str("data") + "/t10k", 10000);
   }
   std::mt19937 rng(static_cast<unsigned>(o.num("seed")));
-  const Jiggle by = {o.num("turn"), o.num("stretch"), o.num("move")};
+  const Augmentation by = {o.num("turn"), o.num("stretch"), o.num("move")};
   const bool moved = by.turn || by.stretch || by.move;
   const int copies = moved ? o.num("copies") : 1;
   Network<V> net({int(o.num("h1")), int(o.num("h2"))}, {o.num("s1"), o.num("s2"), o.num("s3")}, o.num("init"),
@@ -117,7 +117,7 @@ int run(const Options& o) {
     l2[l] = o.num(o.str(own).empty() ? "l2" : own);
   }
   const long period = o.num("dT"), end = o.num("T_end"), every = 600;
-  const Images shown = moved ? jiggled(train, copies, by, rng) : train;
+  const Images shown = moved ? augmented(train, copies, by, rng) : train;
   vector<int> order(train.count), version(batch);
   std::iota(order.begin(), order.end(), 0);
   vector<float> dense;

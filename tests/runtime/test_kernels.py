@@ -417,8 +417,8 @@ def test_unknown_kernels() -> None:
 def test_any_bytes_are_refused_or_read(noise: bytes, keep: int) -> None:
     good = pack_matrix(np.eye(6, dtype=np.float32)).tobytes()
     check_packed(noise)
-    told = check_packed(good[:keep] + noise)
-    assert told or len(good[:keep] + noise) == len(good)
+    message = check_packed(good[:keep] + noise)
+    assert message or len(good[:keep] + noise) == len(good)
 
 
 @settings(deadline=None, max_examples=300)
@@ -426,13 +426,13 @@ def test_any_bytes_are_refused_or_read(noise: bytes, keep: int) -> None:
 def test_a_changed_byte_is_noticed_or_harmless(place: int, value: int) -> None:
     packed = bytearray(pack_matrix(np.eye(6, dtype=np.float32) / 3).tobytes())
     packed[place] = value
-    told = check_packed(bytes(packed))
+    message = check_packed(bytes(packed))
     values = range(32 + 6 * 4, 32 + 6 * 8)
-    assert told == "" or place not in values, "any value will do"
+    assert message == "" or place not in values, "any value will do"
 
 
 @pytest.mark.parametrize(
-    ("start", "stop", "content", "told"),
+    ("start", "stop", "content", "message"),
     [
         (0, 4, b"RGLX", "not packed weights"),
         (4, 8, b"\x03\0\0\0", "unsupported version"),
@@ -449,11 +449,11 @@ def test_a_changed_byte_is_noticed_or_harmless(place: int, value: int) -> None:
         (32, 36, b"\x02\0\0\0", "more non-zeros than the header"),
     ],
 )
-def test_what_is_wrong_with_packed_weights(start: int, stop: int, content: bytes, told: str) -> None:
+def test_what_is_wrong_with_packed_weights(start: int, stop: int, content: bytes, message: str) -> None:
     packed = bytearray(pack_matrix(np.eye(6, dtype=np.float32) / 3).tobytes())
     packed[start:stop] = content
-    assert told in check_packed(bytes(packed))
-    assert bool(told) == bool(check_packed(bytes(packed)))
+    assert message in check_packed(bytes(packed))
+    assert bool(message) == bool(check_packed(bytes(packed)))
 
 
 def test_columns_out_of_order() -> None:

@@ -326,12 +326,12 @@ def test_between_products_values_are_in_tiles() -> None:
     model = model_of(nodes, {"x": ["n", 7, 20], "y": ["n", 7, 9]}, weights)
     for batch in (1, 8, 11, 40):
         assert_same(model.SerializeToString(), batch=batch, sparse=3)
-    told = [
+    message = [
         [each.name for each in node.attribute if each.name.endswith("by_column")]
         for node in rewrite(model, lambda *_: True).model.graph.node
         if node.domain == DOMAIN
     ]
-    assert told == [["y_by_column"], ["x_by_column"], []]
+    assert message == [["y_by_column"], ["x_by_column"], []]
 
 
 @needs_kernels
@@ -443,13 +443,13 @@ def dynamic_weights(model: onnx.ModelProto) -> None:
 
 @needs_kernels
 @pytest.mark.parametrize(
-    ("change", "told"), [(cut_weights, "packed weights: wrong length"), (dynamic_weights, "must be an initializer")]
+    ("change", "message"), [(cut_weights, "packed weights: wrong length"), (dynamic_weights, "must be an initializer")]
 )
-def test_bad_files_are_refused_in_a_sentence(change: Any, told: str) -> None:
+def test_bad_files_are_refused_in_a_sentence(change: Any, message: str) -> None:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     module.register(options)
-    with pytest.raises(Exception, match=f"SparseMatMul: .*{told}"):
+    with pytest.raises(Exception, match=f"SparseMatMul: .*{message}"):
         ort.InferenceSession(broken(change), options, providers=["CPUExecutionProvider"])
 
 

@@ -153,10 +153,10 @@ def cut(model: onnx.ModelProto) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize(("change", "told"), [(spoil, "the outputs differ by"), (cut, "does not open the model")])
+@pytest.mark.parametrize(("change", "message"), [(spoil, "the outputs differ by"), (cut, "does not open the model")])
 def test_a_file_that_fails_gets_no_name(
     change: Callable[[onnx.ModelProto], None],
-    told: str,
+    message: str,
     layer: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -170,7 +170,7 @@ def test_a_file_that_fails_gets_no_name(
 
     rewritten = module.rewrite
     monkeypatch.setattr(module, "rewrite", rewrite)
-    with untouched(tmp_path), pytest.raises((VerificationError, SessionError), match=told):
+    with untouched(tmp_path), pytest.raises((VerificationError, SessionError), match=message):
         export_sparse_runtime(layer, tmp_path / "fast.onnx", overwrite=True)
 
 

@@ -148,7 +148,7 @@ def test_a_head_of_another_task_is_not_dropped_silently(tmp_path: Path) -> None:
         ('{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}', ""),
     ],
 )
-def test_another_normalisation_than_the_trained_one_is_told(tmp_path: Path, content: str | None, words: str) -> None:
+def test_another_normalisation_than_the_trained_one_is_logged(tmp_path: Path, content: str | None, words: str) -> None:
     folder = write_vit(tmp_path / "vit")
     if content is not None:
         (folder / "preprocessor_config.json").write_text(content)

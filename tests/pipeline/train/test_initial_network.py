@@ -40,7 +40,7 @@ def weights(tmp_path: Path) -> dict[str, Tensor]:
     return found
 
 
-def told(trainer: Trainer, *overrides: str, run: str = "run", **options: bool) -> tuple[Run, list[str]]:
+def logged(trainer: Trainer, *overrides: str, run: str = "run", **options: bool) -> tuple[Run, list[str]]:
     lines: list[str] = []
     environment = RunEnvironment("cpu", trainer.data_dir, log=lines.append)
     train(tiny.recipe(*overrides), trainer.root / run, environment, **options)
@@ -55,7 +55,7 @@ def start(trainer: Trainer, name: str = "weights.safetensors") -> str:
 
 
 def test_a_file_of_weights(trainer: Trainer, weights: dict[str, Tensor]) -> None:
-    run, lines = told(trainer, start(trainer), "init.scale=3.0", "start.topology=magnitude", *STILL)
+    run, lines = logged(trainer, start(trainer), "init.scale=3.0", "start.topology=magnitude", *STILL)
     tiny.assert_same_tensors(SparseModel.load(run.initial_file).weights, weights)
     assert lines == [
         f"initial weights: {trainer.root / 'weights.safetensors'}",
@@ -69,7 +69,7 @@ def test_renamed_with_a_new_head(trainer: Trainer, weights: dict[str, Tensor]) -
     other = {f"model.{name}": each for name, each in weights.items() if not name.startswith("fc3")}
     other |= {"model.head.weight": torch.zeros(1000, 16), "model.head.bias": torch.zeros(1000)}
     torch.save({"state_dict": other, "epoch": 90}, trainer.root / "w.ckpt")
-    run, lines = told(
+    run, lines = logged(
         *(trainer, start(trainer, "w.ckpt"), r"start.rename={'^model\.' = ''}", "start.skip=['fc3', 'head']"),
         *("start.topology=magnitude", *STILL),
     )
@@ -84,7 +84,7 @@ def test_renamed_with_a_new_head(trainer: Trainer, weights: dict[str, Tensor]) -
 
 def test_a_run_folder_is_a_folder_of_weights(trainer: Trainer) -> None:
     earlier = trainer("train.epochs=1", run="earlier")
-    run, _ = told(trainer, start(trainer, "earlier"), *STILL)
+    run, _ = logged(trainer, start(trainer, "earlier"), *STILL)
     tiny.assert_same_tensors(SparseModel.load(run.initial_file).weights, earlier.model().weights)
 
 
@@ -110,14 +110,14 @@ LOST = "the weights were trained, and {} keeps random ones of them, which loses 
         (["sparsity.method=dense"], ""),
     ],
 )
-def test_random_connections_among_trained_weights_are_told(
+def test_random_connections_among_trained_weights_are_logged(
     trainer: Trainer, weights: dict[str, Tensor], settings: list[str], lost: str
 ) -> None:
-    _, lines = told(trainer, start(trainer), "train.epochs=1", *settings)
+    _, lines = logged(trainer, start(trainer), "train.epochs=1", *settings)
     assert [line.partition(":")[0] for line in lines if "keeps random ones" in line] == (
         [LOST.format(lost)] if lost else []
     )
-    _, fresh = told(trainer, "train.epochs=1", *[each for each in settings if "topology" not in each], run="fresh")
+    _, fresh = logged(trainer, "train.epochs=1", *[each for each in settings if "topology" not in each], run="fresh")
     assert not any("keeps random ones" in line for line in fresh)
 
 
@@ -128,7 +128,7 @@ def test_a_function_that_returns_a_trained_network_is_known_by_its_norms(
     name = f"normed_{trained}".lower()
     (tmp_path / f"{name}.py").write_text(NORMED.format(trained=trained), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    _, lines = told(trainer, "train.epochs=1", "model.options={}", f"model.name={name}:net", "sparsity.method=rigl")
+    _, lines = logged(trainer, "train.epochs=1", "model.options={}", f"model.name={name}:net", "sparsity.method=rigl")
     assert any(line.startswith(LOST.format("rigl")) for line in lines) == trained
     assert any(line.startswith("batch-norm statistics are not re-estimated") for line in lines) == trained
 
@@ -206,7 +206,7 @@ def test_methods_that_begin_dense_do_not_begin_pruned(trainer: Trainer, weights:
 
 def test_frozen_layers_keep_their_weights_and_stay_dense(trainer: Trainer, weights: dict[str, Tensor]) -> None:
     frozen = "optimizer.groups=[{match = 'fc1', frozen = true}]"
-    run, lines = told(trainer, start(trainer), "start.topology=magnitude", frozen, "train.epochs=2")
+    run, lines = logged(trainer, start(trainer), "start.topology=magnitude", frozen, "train.epochs=2")
     model = run.model()
     assert torch.equal(model.weights["fc1.weight"], weights["fc1.weight"])
     assert torch.equal(model.weights["fc1.bias"], weights["fc1.bias"])
@@ -220,7 +220,7 @@ def test_frozen_layers_keep_their_weights_and_stay_dense(trainer: Trainer, weigh
 def test_frozen_layers_of_an_earlier_run_keep_its_connections(trainer: Trainer) -> None:
     earlier = trainer("train.epochs=1", run="earlier")
     settings = [f"start.run='{earlier.path}'", "start.weights=final", "start.topology=end", "sparsity.method=static"]
-    run, lines = told(trainer, *settings, "optimizer.groups=[{match = 'fc1', frozen = true}]", "train.epochs=1")
+    run, lines = logged(trainer, *settings, "optimizer.groups=[{match = 'fc1', frozen = true}]", "train.epochs=1")
     assert run.topology("end") == earlier.topology("end")
     assert torch.equal(run.model().weights["fc1.weight"], earlier.model().weights["fc1.weight"])
     assert lines[-1].startswith("not trained, sparse as the given topology has them: fc1.weight")
@@ -262,7 +262,7 @@ def all_halves(run: Run) -> bool:
 
 @pytest.mark.parametrize("settings", [[], ["start.weights=model"], ["start.weights=model", "init.weights=he-normal"]])
 def test_weights_of_a_factory_are_kept(trainer: Trainer, module: str, settings: list[str]) -> None:
-    run, lines = told(trainer, "model.options={}", f"model.name={module}:net", *settings, *STILL)
+    run, lines = logged(trainer, "model.options={}", f"model.name={module}:net", *settings, *STILL)
     assert all_halves(run)
     assert f"initial weights: as {module}:net returns them" in lines
     assert ("[init] is not used: the weights are not drawn" in lines) == (len(settings) == 2)
@@ -271,13 +271,13 @@ def test_weights_of_a_factory_are_kept(trainer: Trainer, module: str, settings: 
 @pytest.mark.filterwarnings("ignore:old weights")
 def test_it_is_not_said_again_when_a_run_is_resumed(trainer: Trainer, module: str) -> None:
     settings = ["model.options={}", f"model.name={module}:net", *STILL]
-    told(trainer, *settings)
-    _, lines = told(trainer, *settings, resume=True)
+    logged(trainer, *settings)
+    _, lines = logged(trainer, *settings, resume=True)
     assert lines == []
 
 
 def test_they_are_drawn_anew_where_the_recipe_asks_for_it_and_that_is_said(trainer: Trainer, module: str) -> None:
-    run, lines = told(trainer, "model.options={}", f"model.name={module}:net", "init.weights=he-normal", *STILL)
+    run, lines = logged(trainer, "model.options={}", f"model.name={module}:net", "init.weights=he-normal", *STILL)
     assert not all_halves(run)
     assert any(line.startswith("initial weights: drawn again (he-normal) by [init] of the recipe") for line in lines)
 
