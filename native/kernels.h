@@ -182,15 +182,8 @@ struct NormTask {
 };
 
 // Layer normalization of some vectors, one beside the other: [size][pitch], `count` of them.
-struct NormColumnsTask {
-  const float* x;
-  const float* residual;  // or null
-  const float* scale;
-  const float* bias;  // or null
-  float* y;
-  float* sum;  // of x and the residual; or null
-  size_t size, count, pitch;
-  float epsilon;
+struct NormColumnsTask : NormTask {
+  size_t count, pitch;
 };
 
 // Queries of a task of attention, in vectors.

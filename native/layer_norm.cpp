@@ -28,7 +28,7 @@ class NormTile {
     const float* x = source(call_.x, call_.x_by_column, &buffers.activations);
     const float* residual = source(call_.residual, call_.residual_by_column, &shared_input());
     kernels_.normalize_columns(
-        {x, residual, call_.scale, call_.bias, y, sum, call_.size, width_, width_, call_.epsilon});
+        {{x, residual, call_.scale, call_.bias, y, sum, call_.size, call_.epsilon}, width_, width_});
     if (!call_.y_by_column) finish(y, call_.y);
     if (sum != nullptr && !call_.sum_by_column) finish(sum, call_.sum);
   }

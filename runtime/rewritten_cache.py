@@ -46,7 +46,7 @@ _LOG = logging.getLogger("rigl_compress.session_cache")
 
 @dataclass(frozen=True)
 class Entry:
-    """A rewritten model and its sparse layers; both empty if no layer would be faster. `notes` are shown to the user."""
+    """A rewritten model and its sparse layers; both empty if no layer gains. `notes` are for the user."""
 
     model: bytes
     layers: tuple[str, ...]

@@ -46,6 +46,15 @@ def equal(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(*pair) for pair in pairs)
 
 
+def take_step(sparse: Sparsifier, optimizer: Optimizer, loss: Tensor) -> float:
+    """Take a step as a loop of one's own does, and return the loss."""
+    loss.backward()  # type: ignore[no-untyped-call]
+    if not sparse.step():
+        optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
 class Loop:
     """A model with its optimizer and sparsifier, trained step by step; an infinite factor overflows the gradients."""
 

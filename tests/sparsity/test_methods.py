@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from small_training import take_step
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -39,12 +40,7 @@ class Trial:
 
     def train(self, count: int) -> "Trial":
         for x, y in batches(count, len(self.losses)):
-            loss = F.cross_entropy(self.model(x), y)
-            loss.backward()
-            self.losses.append(loss.item())
-            if not self.sparse.step():
-                self.optimizer.step()
-            self.optimizer.zero_grad()
+            self.losses.append(take_step(self.sparse, self.optimizer, F.cross_entropy(self.model(x), y)))
         return self
 
     @property

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_training import take_step
 from tiny import Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -142,11 +143,7 @@ class Trial:
         for index in range(count):
             x = torch.randn(64, *self.shape, generator=torch.Generator().manual_seed(index))
             loss = F.cross_entropy(self.model(x), x.flatten(1)[:, :4].argmax(dim=1)) + self.sparse.penalty()
-            loss.backward()
-            self.losses.append(loss.item())
-            if not self.sparse.step():
-                self.optimizer.step()
-            self.optimizer.zero_grad()
+            self.losses.append(take_step(self.sparse, self.optimizer, loss))
         return self
 
     @torch.no_grad()
