@@ -37,11 +37,9 @@ def _norms_were_trained(model: nn.Module) -> bool:
     >>> _norms_were_trained(nn.BatchNorm1d(3))
     False
     """
-    norms = [
-        each for each in model.modules() if type(each).__name__.endswith("Norm") or "BatchNorm" in type(each).__name__
-    ]
-    values = [each.weight for each in norms if isinstance(getattr(each, "weight", None), Tensor)]
-    return any(value.numel() > 1 and bool((value != value.flatten()[0]).any()) for value in values)
+    names = {name for name, each in model.named_modules() if "Norm" in type(each).__name__}
+    weights = [each for name, each in model.named_parameters() if name.rpartition(".")[0] in names]
+    return any(each.numel() > 1 and bool(torch.ne(each, each.flatten()[0]).any()) for each in weights)
 
 
 def _other_draw(spec: ModelSpec, seed: int) -> nn.Module:
