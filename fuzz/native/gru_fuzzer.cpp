@@ -10,10 +10,7 @@ using namespace harness;
 
 namespace {
 
-struct Step {
-  const rigl::SparseMatrix& matrix;
-  std::size_t first, size;  // first row of this direction
-  const float* x;
+struct Step : Gates {
   const float* bias;
   bool reset_after;
 };
@@ -72,9 +69,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         for (std::size_t n = 0; n < length; ++n) {
           const std::size_t t = shape.backward[d] != 0 ? length - 1 - n : n;
           const float* input = x.data() + ((t * batch + b) * directions + d) * 3 * hidden;
-          state = next({matrix, d * 3 * hidden, hidden, input, with_bias ? bias.data() + d * hidden : nullptr,
-                        shape.reset_after != 0},
-                       state);
+          const float* own_bias = with_bias ? bias.data() + d * hidden : nullptr;
+          state = next({{matrix, d * 3 * hidden, hidden, input}, own_bias, shape.reset_after != 0}, state);
           keep(state, &expected, ((t * directions + d) * batch + b) * hidden);
         }
         if (run.with_lengths && length == 0) std::fill(state.begin(), state.end(), 0.0);

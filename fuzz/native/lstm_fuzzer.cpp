@@ -9,10 +9,7 @@ using namespace harness;
 
 namespace {
 
-struct Step {
-  const rigl::SparseMatrix& matrix;
-  std::size_t first, size;  // first row of this direction
-  const float* x;
+struct Step : Gates {
   bool with_cell;
 };
 
@@ -68,8 +65,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         std::vector<double> cell = first_state(cells, at, hidden, run.with_start);
         for (std::size_t n = 0; n < length; ++n) {
           const std::size_t t = shape.backward[d] != 0 ? length - 1 - n : n;
-          advance({matrix, d * pitch, hidden, x.data() + ((t * batch + b) * directions + d) * pitch, with_cell}, &state,
-                  &cell);
+          const float* input = x.data() + ((t * batch + b) * directions + d) * pitch;
+          advance({{matrix, d * pitch, hidden, input}, with_cell}, &state, &cell);
           keep(state, &expected, ((t * directions + d) * batch + b) * hidden);
         }
         if (run.with_lengths && length == 0) continue;

@@ -18,6 +18,13 @@ inline double dot(const rigl::SparseMatrix& matrix, std::size_t row, const std::
   return sum;
 }
 
+// What the equations of a step read: weights, the first row of a direction, and the products of the input.
+struct Gates {
+  const rigl::SparseMatrix& matrix;
+  std::size_t first, size;
+  const float* x;
+};
+
 // A shape with one direction, two, or a number that is refused.
 template <typename Shape>
 void draw_directions(Bytes* bytes, Shape* shape) {
