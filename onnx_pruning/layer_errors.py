@@ -18,7 +18,7 @@ from rigl_compress.onnx_pruning.graph_segments import Cuts
 from rigl_compress.onnx_pruning.layer_inputs import LayerSums, Recorder, Stream
 from rigl_compress.onnx_pruning.layer_surgery import LayerMoments, LayerSurgeon, PrunedLayer, by_magnitude
 from rigl_compress.onnx_pruning.one_shot_pruning import Listener, grouped, wanted_samples
-from rigl_compress.onnx_pruning.output_quality import relative_parts
+from rigl_compress.onnx_pruning.output_quality import relative_error
 from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
 from rigl_compress.onnx_pruning.pruned_model import PrunedModel
 
@@ -119,11 +119,9 @@ class ErrorProbe:
         """Return the squared error of the model's outputs with one layer pruned."""
         names = list(expected[0])
         end = len(self.pruned.source.graph.node)
-        signal, noise = 0.0, 0.0
         changed = self.pruned.tensors(layer, probe)
         found = recorder.original.outputs(end, names, changed, self._probed(recorder))
-        for wanted, got in zip(expected, found, strict=True):
-            for name in names:
-                part = relative_parts(np.asarray(wanted[name]), np.asarray(got[name]))
-                signal, noise = signal + part[0], noise + part[1]
-        return max(noise / signal, LEAST_ERROR) if signal else 1.0
+        wanted, got = (
+            [[np.asarray(each[name]) for name in names] for each in batches] for batches in (expected, found)
+        )
+        return max(relative_error(wanted, got), LEAST_ERROR)
