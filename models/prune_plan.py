@@ -244,4 +244,6 @@ def _as_owner(graph: fx.GraphModule, model: nn.Module) -> fx.GraphModule:
         mine.update({**theirs, **new})
     graph._non_persistent_buffers_set = set(model._non_persistent_buffers_set)
     graph.training = model.training
+    if patterns := getattr(model, "dense_layers", ()):
+        graph.dense_layers = patterns
     return graph

@@ -136,8 +136,10 @@ def start_files(recipe: Recipe) -> list[Path]:
     earlier = [Run(Path(start.run)).model_file] if start and start.run is not None else []
     weights = [start.file] if start and start.file else []
     library, _, name = recipe.model.name.partition(":")
-    folders = [*weights, *([Path(name)] if library == "hf" else [])]
-    return [*earlier, *weights, *(file for each in folders if each.is_dir() for file in sorted(each.iterdir()))]
+    folder = [Path(name)] if library == "hf" and Path(name).is_dir() else []
+    loaded = [file for each in folder for file in sorted(each.iterdir()) if file.suffix in (".json", ".safetensors")]
+    inside = [file for each in weights if each.is_dir() for file in sorted(each.iterdir()) if file.is_file()]
+    return [*earlier, *weights, *inside, *loaded]
 
 
 def _train(config: RunConfig) -> None:

@@ -34,6 +34,9 @@ def sparsity_account(
     """
     targets, end, layers = _targets(model, sparse, given or shares), sparse.topology, sparse_layers(model)
     because = _reasons(model, sparse, given)
+    if shares is not None:
+        fixed = sparse.config.fixed_densities(model)
+        because |= {name: "all of it is among the largest of the network" for name in layers if name not in fixed}
     found = []
     for name, part in layers.items():
         mask = part.of(end[part.parameter])

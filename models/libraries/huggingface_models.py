@@ -1,5 +1,6 @@
 """Networks of transformers by name or folder: `hf:google/vit-base-patch16-224`, `hf:folder`."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,19 +131,22 @@ class _Source:
         mismatched = [each[0] if isinstance(each, tuple) else each for each in report["mismatched_keys"]]
         warn_of_random([*report["missing_keys"], *mismatched], self.what)
         if self._sees_images:
-            keep_normalisation(model, of_processor(self._file("preprocessor_config.json")))
+            file = self._file("preprocessor_config.json")
+            keep_normalisation(model, {} if file is None else of_processor(file))
         return self._adapted(model)
 
-    def _file(self, name: str) -> Path:
-        """Return a file of the folder, or of the page; one that does not exist if there is none."""
+    def _file(self, name: str) -> Path | None:
+        """Return a file of the folder, or of the page."""
         if Path(self.name).is_dir():
             return Path(self.name) / name
         missing = "_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors"
-        found = self._library.utils.cached_file(self.name, name, **dict.fromkeys(missing, False))
-        return Path(found or name)
+        with without_output(self._library):
+            found = self._library.utils.cached_file(self.name, name, **dict.fromkeys(missing, False))
+        return None if found is None else Path(found)
 
     def _adapted(self, model: nn.Module) -> nn.Module:
-        keep_ends_dense(model, body=model.base_model)  # type: ignore[arg-type]
+        body = model.base_model  # the network itself where it has no part of that name, or no head
+        keep_ends_dense(model, None if body is model and self.task.output == "logits" else body)  # type: ignore[arg-type]
         return returns_tensor(model, self.task.output, images if self._sees_images else tokens)
 
 
@@ -159,9 +163,9 @@ def _task(chosen: Any, config: Any, what: str) -> str:
         return str(chosen)
     saved_as = (getattr(config, "architectures", None) or ["Model"])[0]
     task = next((task for ending, task in _ENDINGS.items() if saved_as.endswith(ending)), None)
-    if task is None and ("For" in saved_as or saved_as.endswith("HeadModel")):
+    if task is None and (re.search(r"For[A-Z]", saved_as) or saved_as.endswith("HeadModel")):
         raise InputError(
             f"{what} was saved as {saved_as}, whose head has no task here: set model.options.task to one of "
-            f"{', '.join(TASKS)}; features leaves the head away"
+            f"{', '.join(TASKS)}; `features` drops the head"
         )
     return task or "features"

@@ -28,7 +28,7 @@ def of_processor(file: Path) -> Normalisation:
     """Return the normalisation of a preprocessor_config.json; empty if it is missing or damaged."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        if not content.get("do_normalize", "image_mean" in content):
+        if not content.get("do_normalize", True):
             return _NONE
         return {"mean": content["image_mean"], "std": content["image_std"]}
     except (OSError, ValueError, KeyError, AttributeError, RecursionError):

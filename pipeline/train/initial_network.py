@@ -75,7 +75,7 @@ def _draw(model: nn.Module, recipe: Recipe, spec: ModelSpec) -> tuple[str, ...]:
 
 
 def _kept(spec: ModelSpec) -> tuple[str, ...]:
-    if spec.network.library and not spec.is_pretrained:
+    if spec.network.library and not spec.is_pretrained and spec.plan is None:
         return (f"initial weights: random, as {spec.name} draws them; trained ones: model.options.pretrained = true",)
     return (f"initial weights: as {spec.name} returns them",)
 

@@ -13,22 +13,30 @@ from rigl_compress.data.image_options import NORMALISATIONS
 from rigl_compress.models.libraries.image_normalisation import normalisation_of
 from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.models.sparse_parameters import sparse_parameters
-from rigl_compress.pipeline.recipe import Recipe
+from rigl_compress.pipeline.recipe import Recipe, StartConfig
+from rigl_compress.pipeline.workspace import Run
+from rigl_compress.sparsity.methods import at_random
 
 
 def has_learned(recipe: Recipe, spec: ModelSpec, model: nn.Module) -> bool:
     """Whether the weights that a network starts with were trained before. `model` has them, without any mask."""
-    if recipe.start is not None and recipe.start.weights != "fresh":
+    start = recipe.start or StartConfig()
+    if start.weights not in ("fresh", "initial", "model") or spec.is_pretrained:
         return True
-    if spec.is_pretrained:
-        return True
-    if spec.network.is_ours or recipe.init.weights != "network":
+    if start.weights == "initial":
+        return _norms_were_trained(model) or _began_trained(Run.open(str(start.run)).recipe())
+    if spec.network.is_ours or (start.weights == "fresh" and recipe.init.weights != "network"):
         return False
     # A function from outside of this package may load trained weights, which are the same whatever the seed. It is
     # called again only where all depends on it.
     if _norms_were_trained(model) or recipe.distill is None:
         return _norms_were_trained(model)
     return _mostly_equal(model, _other_draw(spec, recipe.seed + 1))
+
+
+def _began_trained(recipe: Recipe) -> bool:
+    """Whether the initial weights of an earlier run were trained, as far as its recipe says."""
+    return recipe.model.is_pretrained or (recipe.start is not None and recipe.start.weights not in ("fresh", "initial"))
 
 
 def _norms_were_trained(model: nn.Module) -> bool:
@@ -60,31 +68,33 @@ def _equal(one: Tensor, two: Tensor) -> int:
 
 
 def random_start_notes(recipe: Recipe, topology: object, learned: bool) -> Iterator[str]:
-    """Yield a line if connections are drawn at random among trained weights.
+    """Yield a line if connections are drawn at random among pretrained weights.
 
     >>> len([*random_start_notes(Recipe("net"), None, True)]), [*random_start_notes(Recipe("net"), "magnitude", True)]
     (1, [])
     """
-    rule = recipe.sparsity.rule
-    if learned and topology is None and rule.start is not None and not rule.dense:
+    rule, sparsity = recipe.sparsity.rule, recipe.sparsity.sparsity
+    if learned and topology is None and rule.start is at_random and sparsity > 0:
         yield (
-            f"the weights were trained, and {rule.name} keeps random ones of them, which loses most of what they "
-            'learnt: set start.topology = "magnitude" or "obs", or sparsity.method = "pruning"'
+            f"the initial weights are pretrained, but {rule.name} keeps a random subset of them and loses most of what "
+            'they learned: set start.topology = "magnitude" or "obs", or sparsity.method = "pruning"'
         )
 
 
 def normalisation_notes(model: nn.Module, preprocessing: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Yield a line if images are not normalised as a library's network was trained with, or nothing tells how."""
+    """Yield a line if images are normalised differently from a library's training data, or nothing tells how."""
     known, own = normalisation_of(model), preprocessing.get("mean")
     if known is None or own is None:
         return
     used = f"the data are normalised with mean {list(own)} and std {list(preprocessing['std'])}"
     if not known:
-        yield f"model {name!r} has no preprocessor_config.json: how its images were normalised is unknown; {used}"
+        unknown = f"how the images of model {name!r} were normalised is unknown (no preprocessor_config.json says it)"
+        yield f"{unknown}; {used}"
     elif not (_near(known["mean"], own) and _near(known["std"], preprocessing["std"])):
+        has_options = "center" in preprocessing and len(known["mean"]) == 3  # those of folders of images
         yield (
             f"model {name!r} was trained on images with mean {list(known['mean'])} and std {list(known['std'])}, "
-            f"but {used}: set {_setting(known)}"
+            f"but {used}{f': set {_setting(known)}' if has_options else ''}"
         )
 
 

@@ -107,10 +107,10 @@ def _train(
     built = resumed(recipe, earlier) if earlier is not None and goes_on else recipe
     # All errors of the recipe are found before anything is written.
     with warnings_to_log(run_environment.log):
-        job = build_job(built, spec, data.to(device), device, run_environment.listener)
+        job = build_job(built, spec, data.to(device), device, run_environment.listener, resumes=goes_on)
     for note in (*batch_notes(recipe, world), *(() if goes_on else job.notes)):
         run_environment.log(note)
-    report_batch_norm(recipe, job.model, job.learned, run_environment.log)
+    report_batch_norm(recipe, job.model, job.learned and not goes_on, run_environment.log)
     run = earlier or (Run.create(path, recipe, overwrite=overwrite) if world.first else Run(path))
     if world.first:
         _remember_code(run, recipe, spec, run_environment.log)
@@ -197,8 +197,10 @@ def model_spec(recipe: Recipe, data: DataSet) -> ModelSpec:
     return spec
 
 
-def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.device, listener: Listener) -> Job:
-    """Build everything that the loop works with, in its state before the first step."""
+def build_job(
+    recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.device, listener: Listener, resumes: bool = False
+) -> Job:
+    """Build everything that the loop works with, as before the first step; `resumes`: a checkpoint is loaded next."""
     steps_per_epoch = _steps_per_epoch(recipe, data)
     recipe, budget = within_budget(recipe, spec)
     network, topology = build_initial(recipe, spec), start_topology(recipe)
@@ -207,12 +209,14 @@ def build_job(recipe: Recipe, spec: ModelSpec, data: DataSet, device: torch.devi
     model.to(device)
     if recipe.train.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    learned = has_learned(recipe, spec, model)
+    learned = resumes or has_learned(recipe, spec, model)
     distillation = build_distillation(recipe, model, data.classes, learned)  # the teacher is copied before any mask
     optimizer = build_optimizer(model, recipe.optimizer)
     epochs = recipe.train.all_epochs
     config = keep_frozen_dense(in_training(recipe.scaled_sparsity), model)
-    fit = (*normalisation_notes(model, data.preprocessing, spec.name), *random_start_notes(recipe, topology, learned))
+    replaced = recipe.start is not None and recipe.start.file is not None
+    images = () if replaced else normalisation_notes(model, data.preprocessing, spec.name)
+    fit = (*images, *random_start_notes(recipe, topology, learned))
     notes = (*network.notes, *fit, *frozen_note(model, topology), *budget)
     pruned = topology == OBS
     topology = prune_start(recipe, config, model, data) if pruned else topology

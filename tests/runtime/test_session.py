@@ -326,12 +326,12 @@ def test_between_products_values_are_in_tiles() -> None:
     model = model_of(nodes, {"x": ["n", 7, 20], "y": ["n", 7, 9]}, weights)
     for batch in (1, 8, 11, 40):
         assert_same(model.SerializeToString(), batch=batch, sparse=3)
-    message = [
+    layouts = [
         [each.name for each in node.attribute if each.name.endswith("by_column")]
         for node in rewrite(model, lambda *_: True).model.graph.node
         if node.domain == DOMAIN
     ]
-    assert message == [["y_by_column"], ["x_by_column"], []]
+    assert layouts == [["y_by_column"], ["x_by_column"], []]
 
 
 @needs_kernels

@@ -8,6 +8,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from rigl_compress.core.errors import InputError
 from rigl_compress.core.trust import FromFile, trusting_code
 from rigl_compress.data.image_options import NORMALISATIONS
 from rigl_compress.models.flop_counter import count_flops
+from rigl_compress.models.libraries.huggingface_models import _task
 from rigl_compress.models.model_registry import MODELS, ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.topology import Topology
@@ -127,6 +129,11 @@ def test_embeddings_and_head_stay_dense_by_default(tmp_path: Path, write: Any, d
     assert replace(config, dense=()).fixed_densities(model) == {}
 
 
+@pytest.mark.parametrize("name", ["RoFormerModel", "MaskFormerModel", "BertModel"])
+def test_networks_without_a_head_return_features(name: str) -> None:
+    assert _task(None, SimpleNamespace(architectures=[name]), "model 'hf:net'") == "features"
+
+
 def test_a_head_of_another_task_is_not_dropped_silently(tmp_path: Path) -> None:
     folder = write_bert(tmp_path / "bert", BertForTokenClassification)
     with pytest.raises(InputError, match=r"was saved as BertForTokenClassification, .*: set model.options.task"):
@@ -137,8 +144,9 @@ def test_a_head_of_another_task_is_not_dropped_silently(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "has no preprocessor_config.json: how its images were normalised is unknown; the data are"),
-        ("[", "has no preprocessor_config.json"),
+        (None, "were normalised is unknown (no preprocessor_config.json says it); the data are normalised with"),
+        ("[", "were normalised is unknown"),
+        ("{}", "were normalised is unknown"),
         ('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}', 'set data.options.normalize = "half"'),
         (
             '{"image_mean": [0.4, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}',
@@ -153,7 +161,7 @@ def test_another_normalisation_than_the_trained_one_is_logged(tmp_path: Path, co
     if content is not None:
         (folder / "preprocessor_config.json").write_text(content)
     spec = ModelSpec(f"hf:{folder}")
-    found = [*normalisation_notes(spec.build_loaded(), NORMALISATIONS["imagenet"].facts, spec.name)]
+    found = [*normalisation_notes(spec.build_loaded(), {**NORMALISATIONS["imagenet"].facts, "center": 1.0}, spec.name)]
     assert len(found) == bool(words)
     assert all(words in line for line in found)
     assert [*normalisation_notes(spec.build(), NORMALISATIONS["imagenet"].facts, spec.name)] == [], "random weights"
