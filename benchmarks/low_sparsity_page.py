@@ -17,10 +17,10 @@ ABOUT = """# Sparse inference at low sparsity
 
 Where dense kernels are as fast as sparse ones, `rc.InferenceSession` should leave layers alone. Its time over that of
 ONNX Runtime, both in one process, for 50 ms in turn: below 1 is faster. Random masks; the first convolution and
-depthwise ones are dense. One thread: CPU time; two: wall-clock time. `ours / dense`: an interval of 95 % for the median
-over the rounds of the two times of a round (bootstrap over the rounds), and before it that of their medians, with two
-threads of their best tenth. Where no layer is sparse both sessions run the same
-operators, and the interval shows the noise of the measurement.
+depthwise ones are dense. One thread: CPU time; two: wall-clock time. `ours / dense`: the median over
+the rounds of the two times of a round, with two threads the ratio of their best tenths, and an interval of 95 % for the
+median (bootstrap over the rounds). Where no layer is sparse both sessions run the same operators: such rows show the
+noise of the measurement.
 
 Measured with
 """
