@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rigl_compress.core.errors import InputError
 from rigl_compress.models.model_registry import MODELS, ModelSpec, register_model
 from rigl_compress.models.prune_plan import LayerChange, PrunePlan
+from rigl_compress.models.sparse_parameters import dense_by_default
 
 
 def test_it_says_what_it_will_do() -> None:
@@ -96,6 +97,8 @@ def test_the_model_is_copied() -> None:
 
 
 class Written(nn.Module):
+    dense_layers = ("out",)
+
     """Sizes in the code, parameters and buffers of its own, and a layer that it does not call."""
 
     def __init__(self) -> None:
@@ -125,6 +128,7 @@ def test_sizes_in_the_code_are_written_anew() -> None:
     assert list(shapes(small)) == list(shapes(model))
     assert [name for name, _ in small.named_parameters()] == [name for name, _ in model.named_parameters()]
     assert not small.training
+    assert dense_by_default(small) == ("out",)
     h = model.fc(x := torch.randn(5, 4))
     expected = model.out((h[:, :3] + h[:, 3:]) * torch.tensor([1, 0, 1]))
     assert torch.allclose(small(x), expected, atol=1e-6)
