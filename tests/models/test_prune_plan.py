@@ -97,9 +97,9 @@ def test_the_model_is_copied() -> None:
 
 
 class Written(nn.Module):
-    dense_layers = ("out",)
-
     """Sizes in the code, parameters and buffers of its own, and a layer that it does not call."""
+
+    dense_layers = ("out",)
 
     def __init__(self) -> None:
         super().__init__()
