@@ -74,8 +74,8 @@ def exploding(monkeypatch: pytest.MonkeyPatch, at: int, value: float = nan) -> N
     """Let the loss of one iteration, counted over all epochs, be no number."""
     real, calls = stage.build_job, iter(range(10**9))
 
-    def build(*args: object) -> object:
-        job = real(*args)  # type: ignore[arg-type]
+    def build(*args: object, **more: object) -> object:
+        job = real(*args, **more)  # type: ignore[arg-type]
         model = job.model
 
         def forward(x: Tensor) -> Tensor:
@@ -132,8 +132,8 @@ def test_half_precision_in_which_nothing_is_a_number_does_not_succeed(
 ) -> None:
     real = stage.build_job
 
-    def build(*args: object) -> object:
-        job = real(*args)  # type: ignore[arg-type]
+    def build(*args: object, **more: object) -> object:
+        job = real(*args, **more)  # type: ignore[arg-type]
         model = job.model
         job.forward = lambda x: model(x) * nan
         return job
