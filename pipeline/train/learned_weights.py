@@ -21,7 +21,7 @@ from rigl_compress.sparsity.methods import at_random
 def has_learned(recipe: Recipe, spec: ModelSpec, model: nn.Module) -> bool:
     """Whether the weights that a network starts with were trained before. `model` has them, without any mask."""
     start = recipe.start or StartConfig()
-    if start.weights not in ("fresh", "initial", "model") or spec.is_pretrained:
+    if _are_trained(start) or spec.is_pretrained:
         return True
     if start.weights == "initial":
         return _norms_were_trained(model) or _began_trained(Run.open(str(start.run)).recipe())
@@ -34,9 +34,14 @@ def has_learned(recipe: Recipe, spec: ModelSpec, model: nn.Module) -> bool:
     return _mostly_equal(model, _other_draw(spec, recipe.seed + 1))
 
 
+def _are_trained(start: StartConfig) -> bool:
+    """Whether a recipe names weights that were trained: the final ones of a run, or a file."""
+    return start.weights not in ("fresh", "initial", "model")
+
+
 def _began_trained(recipe: Recipe) -> bool:
     """Whether the initial weights of an earlier run were trained, as far as its recipe says."""
-    return recipe.model.is_pretrained or (recipe.start is not None and recipe.start.weights not in ("fresh", "initial"))
+    return recipe.model.is_pretrained or _are_trained(recipe.start or StartConfig())
 
 
 def _norms_were_trained(model: nn.Module) -> bool:

@@ -91,6 +91,18 @@ def test_a_run_that_starts_at_chosen_weights_has_the_target_of_its_recipe(traine
     assert all(row["target"] == pytest.approx(row["sparsity"], abs=1e-2) for row in rows.values())
 
 
+def test_a_layer_that_a_global_choice_keeps_whole_says_so() -> None:
+    model = nn.Sequential(nn.Linear(20, 20, bias=False), nn.Linear(20, 4, bias=False))
+    model[1].weight.data.fill_(9.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings: dict[str, Any] = {"method": "static", "sparsity": 0.5, "total_steps": 10}
+    sparse = Sparsifier(model, optimizer, topology="magnitude-global", **settings)
+    rows = {row.name: row for row in sparsity_account(model, sparse, None, sparse.topology)}
+    assert (rows["1.weight"].target, rows["1.weight"].sparsity) == (0.0, 0.0)
+    assert rows["1.weight"].dense_because == "all of it is among the largest of the network"
+    assert rows["0.weight"].dense_because == ""
+
+
 def course(epochs: int = 30, **result: Any) -> TrainingCourse:
     facts = {"method": "rigl", "seed": 0, "seconds": 61.5, "sparsity": 0.9, "final_error": 2.0, "best_error": 1.5}
     rows = [

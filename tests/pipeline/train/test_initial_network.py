@@ -122,6 +122,15 @@ def test_random_connections_among_trained_weights_are_logged(
     assert not any("random subset" in line for line in fresh)
 
 
+def test_weights_as_built_and_initial_ones_are_not_pretrained(trainer: Trainer) -> None:
+    _, built = logged(trainer, "start.weights=model", "sparsity.method=rigl", "train.epochs=1", run="first")
+    earlier = f"start.run='{trainer.root / 'first'}'"
+    _, initial = logged(trainer, earlier, "start.weights=initial", "sparsity.method=rigl", *STILL[:2])
+    assert not any("random subset" in line for line in (*built, *initial))
+    _, final = logged(trainer, earlier, "start.weights=final", "sparsity.method=rigl", *STILL[:2], run="third")
+    assert any("random subset" in line for line in final)
+
+
 @pytest.mark.parametrize("trained", [False, True])
 def test_a_function_that_returns_a_trained_network_is_known_by_its_norms(
     trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: bool
