@@ -29,6 +29,7 @@ ENVIRONMENT = "RIGL_COMPRESS_DATA"
 class DataFile:
     """A file as published: its name without `.gz`, and size, md5 and sha256 of its uncompressed content.
 
+    One of `others` stands in for it where it is missing.
     Publishers give md5, which detects damage; sha256 also detects tampering, and is empty where it is not known.
     """
 
@@ -36,6 +37,7 @@ class DataFile:
     size: int
     md5: str
     sha256: str = ""
+    others: tuple[str, ...] = ()
 
     def matches(self, content: bytes) -> bool:
         """Whether this is the published content.
@@ -100,7 +102,7 @@ def path_of(folder: Path, name: str) -> Path | None:
 
 def missing(folder: Path, files: Iterable[DataFile]) -> tuple[str, ...]:
     """Return the names of files that the folder lacks."""
-    return tuple(file.name for file in files if path_of(folder, file.name) is None)
+    return tuple(file.name for file in files if not any(path_of(folder, each) for each in (file.name, *file.others)))
 
 
 def folder_in(root: Path, name: str, files: tuple[DataFile, ...]) -> Path | None:

@@ -15,14 +15,22 @@ from rigl_compress.data.image_decoding import SUFFIXES, check_pillow, damage
 from rigl_compress.data.image_files import ImageFiles, Reading, unreadable
 from rigl_compress.data.image_options import FolderOptions, image_shape, reading
 
+_TESTS = ("val", "validation", "valid", "test")  # the first of these that is there is tested on
+
 
 def read_folder(folder: Path, log: Log, **options: Unpack[FolderOptions]) -> tuple[ImageFiles, ImageFiles]:
     """Return training and validation images. `check` tests every file before the first step."""
     check_pillow()
     chosen, check = reading(options), options.get("check", True)
-    names = class_names(folder / "train")
-    train, val = (_image_files(folder / part, names, chosen, log, check) for part in ("train", "val"))
-    return train, val
+    names, tested = class_names(folder / "train"), _tested(folder)
+    if tested.name != _TESTS[0]:
+        log(f"there is no {folder / _TESTS[0]}: {tested} is tested on")
+    train, test = (_image_files(part, names, chosen, log, check) for part in (folder / "train", tested))
+    return train, test
+
+
+def _tested(folder: Path) -> Path:
+    return next((found for part in _TESTS if (found := folder / part).is_dir()), folder / _TESTS[0])
 
 
 def class_names(folder: Path) -> list[str]:
@@ -84,7 +92,7 @@ def read_imagenet(folder: Path, log: Log, **options: Unpack[FolderOptions]) -> t
     return read_folder(folder, log, **options)
 
 
-_FOLDERS = (DataFile("train", 0, ""), DataFile("val", 0, ""))
+_FOLDERS = (DataFile("train", 0, ""), DataFile(_TESTS[0], 0, "", others=_TESTS[1:]))
 IMAGENET = DataSpec(
     name="imagenet",
     title="ImageNet-2012, 1.3 million photographs",

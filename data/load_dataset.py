@@ -159,17 +159,17 @@ def _find_or_fetch(spec: DataSpec, data_dir: Path | None, fetch: bool, log: Log)
     if status.present:
         return status
     if status.folder is not None and not status.folder.is_relative_to(cache_folder()):
-        raise InputError(_incomplete(status))
+        raise InputError(_incomplete(spec, status))
     if not fetch or not spec.sources:
         raise _NotAvailableError(_not_found(spec, data_dir))
     _fetch(spec, data_dir, log)
     return dataset_status(spec.name, data_dir)
 
 
-def _incomplete(status: DataStatus) -> str:
+def _incomplete(spec: DataSpec, status: DataStatus) -> str:
     root = status.folder.parent if status.folder and status.folder.name == status.name else status.folder
-    cure = f"add them, or run `rigl-compress data fetch {status.name} --data-dir {root}`"
-    return f"{status.folder} ({status.label}) has no {', '.join(status.missing)}: {cure}"
+    fetched = f", or run `rigl-compress data fetch {status.name} --data-dir {root}`" if spec.sources else ""
+    return f"{status.folder} ({status.label}) has no {', '.join(status.missing)}: add them{fetched}"
 
 
 def _not_found(spec: DataSpec, data_dir: Path | None) -> str:

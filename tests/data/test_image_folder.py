@@ -194,6 +194,21 @@ def test_what_follows_the_end_of_a_file_is_no_damage(folder: Path) -> None:
     assert damage(path) == ""
 
 
+@pytest.mark.parametrize("name", ["validation", "valid", "test"])
+def test_other_names_of_the_second_split(folder: Path, name: str) -> None:
+    said = list[str]()
+    (folder / "val").rename(folder / name)
+    assert len(load(folder, log=said.append).test) == 6
+    assert said == [f"there is no {folder / 'val'}: {folder / name} is tested on"]
+
+
+def test_val_goes_before_other_splits(folder: Path) -> None:
+    (folder / "test/cat").mkdir(parents=True)
+    picture(0).save(folder / "test/cat/0.png")
+    said = list[str]()
+    assert (len(load(folder, log=said.append).test), said) == (6, [])
+
+
 # Bad input
 
 
@@ -210,7 +225,7 @@ def test_layouts_that_are_not_it(folder: Path) -> None:
 
 def test_no_classes(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
-    with pytest.raises(InputError, match="has no val: add them"):
+    with pytest.raises(InputError, match=r"has no val: add them$"):
         load(tmp_path)
     (tmp_path / "val").mkdir()
     with pytest.raises(InputError, match="train has no sub-folders: expected one for each class"):
