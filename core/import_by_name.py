@@ -53,10 +53,14 @@ def load_reference(reference: str, kind: str) -> Any:
     >>> load_reference("collections:Counter", "model")
     <class 'collections.Counter'>
     """
-    check_trusted(reference, kind)
     module_name, _, name = reference.partition(":")
+    file = Path(module_name)
+    if file.suffix == ".py" and ("/" in module_name or file.is_file()):
+        cure = f"run the command in the folder {file.parent.absolute()} and name {file.stem}:{name}"
+        raise InputError(f"{kind} {str(reference)!r} is a file, expected package.module:NAME: {cure}")
     if not all(part.isidentifier() for part in (*module_name.split("."), name)):
-        raise InputError(f"{kind} {reference!r} is not of the form package.module:NAME")
+        raise InputError(f"{kind} {str(reference)!r} is not of the form package.module:NAME")
+    check_trusted(reference, kind)
     module = _module(module_name, f"{kind} {reference!r}")
     if not hasattr(module, name):
         public = [each for each in vars(module) if not each.startswith("_")]

@@ -105,6 +105,8 @@ def test_it_is_saved_by_its_reference(tmp_path: Path) -> None:
         (":net", "model ':net' is not of the form package.module:NAME"),
         ("own_nets:", "model 'own_nets:' is not of the form package.module:NAME"),
         ("C:/nets.py", "model 'C:/nets.py' is not of the form package.module:NAME"),
+        ("nets/own.py:net", "/nets and name own:net"),
+        ("own_nets.py:net", "is a file, expected package.module:NAME: run the command in the folder"),
         ("own_nets:net:net", "is not of the form package.module:NAME"),
     ],
 )
