@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset, default_collate
 
-from rigl_compress.core.errors import InputError
+from rigl_compress.core.errors import InputError, first_line
 from rigl_compress.data.dataset import DataSet
 from rigl_compress.data.download_sources import Log
 from rigl_compress.data.samples import Batches, check_batch_size
@@ -36,7 +36,7 @@ def pair_of(batch: Any) -> tuple[Tensor, Tensor]:
         raise InputError(
             f"a batch of your data has {found}, expected (inputs, targets), or a dict of input_ids and labels"
         )
-    return _tensor(batch[0]), _tensor(batch[1]).to(torch.int64)
+    return _tensor(batch[0]), _classes(batch[1])
 
 
 def _pair_of_table(batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
@@ -44,7 +44,7 @@ def _pair_of_table(batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     flags = [_tensor(batch[name]).to(x.dtype) for name in _FLAGS if name in batch]
     if _FLAGS[1] in batch and _FLAGS[0] not in batch:
         raise InputError("a batch of your data has token_type_ids without an attention_mask: add it, or leave both out")
-    return torch.stack([x, *flags], dim=1) if flags else x, _first(batch, _TARGETS, "targets").to(torch.int64)
+    return torch.stack([x, *flags], dim=1) if flags else x, _classes(_first(batch, _TARGETS, "targets"))
 
 
 def _first(batch: Mapping[str, Any], names: Sequence[str], what: str) -> Tensor:
@@ -58,6 +58,35 @@ def _first(batch: Mapping[str, Any], names: Sequence[str], what: str) -> Tensor:
 
 def _tensor(values: Any) -> Tensor:
     return values if isinstance(values, Tensor) else torch.as_tensor(values)
+
+
+def _classes(values: Any) -> Tensor:
+    """Return targets as class numbers.
+
+    >>> _classes([2.0, 0.0]).tolist()
+    [2, 0]
+    >>> _classes([0.5])
+    Traceback (most recent call last):
+    rigl_compress.core.errors.InputError: targets of your data are numbers such as 0.5, expected classes, whole \
+numbers from 0: networks are trained to tell classes apart
+    """
+    targets = _tensor(values)
+    broken = targets[targets != targets.trunc()] if targets.is_floating_point() else targets[:0]
+    if broken.numel():
+        raise InputError(
+            f"targets of your data are numbers such as {broken.reshape(-1)[0]:.4g}, expected classes, whole numbers "
+            "from 0: networks are trained to tell classes apart"
+        )
+    return targets.to(torch.int64)
+
+
+def _collated(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    try:
+        return collate(samples)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(
+            f"samples of your data do not make a batch: {first_line(error)}; give all samples one shape"
+        ) from error
 
 
 @contextmanager
@@ -118,7 +147,7 @@ class TorchSamples:
 
     def _batch(self, indices: Iterable[int], seed: int) -> tuple[Tensor, Tensor]:
         with _seeded(seed):
-            x, y = pair_of(self.collate([self.dataset[index] for index in indices]))
+            x, y = pair_of(_collated(self.collate, [self.dataset[index] for index in indices]))
         return x.to(self.device), y.to(self.device)
 
 
@@ -211,7 +240,7 @@ def _labels(dataset: Any, collate: Callable[[list[Any]], Any], name: str, log: L
     if known is None:
         log(f"{name}: all {len(dataset)} samples are read for their classes: an attribute `targets` saves that")
         known = torch.stack([pair_of(collate([dataset[index]]))[1].max() for index in range(len(dataset))])
-    values = _tensor(known)
+    values = _classes(known)
     return int(values.min()), int(values.max())
 
 

@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.data.custom_datasets import CustomDataSet
@@ -134,6 +134,10 @@ def test_held_out_samples() -> None:
     assert (len(data.train), len(data.test), data.batch) == (20, 4, None)
 
 
+def scored(values: list[float]) -> Any:
+    return TensorDataset(torch.zeros(len(values), 3), torch.tensor(values))
+
+
 class Endless(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(())
@@ -146,6 +150,10 @@ class Endless(IterableDataset[Any]):
         (lambda: (3, 4), "int has no samples by number"),
         (lambda: (Noisy(0), Noisy(4)), "a Noisy is empty"),
         (lambda: (DataLoader(Noisy(8), batch_size=None), Noisy(4)), "has no batch_size, expected batches of one size"),
+        (
+            lambda: (scored([0.0, 0.5]), scored([0.0, 1.0])),
+            "targets of your data are numbers such as 0.5, expected classes",
+        ),
         (lambda: (1, 2, 3), "expected a rigl_compress.DataSet, or a pair of torch Datasets or DataLoaders"),
     ],
 )
@@ -160,6 +168,8 @@ def test_bad_input(make: Any, words: str) -> None:
         ((1, 2, 3), r"has 3 values, expected \(inputs, targets\)"),
         (torch.zeros(3), r"has a Tensor, expected \(inputs, targets\)"),
         ({"ids": torch.zeros(1), "labels": [1]}, "has ids, labels, expected inputs as input_ids or"),
+        ((torch.zeros(2), [1.0, 2.25]), "numbers such as 2.25, expected classes"),
+        ({"input_ids": [[1]], "labels": [float("nan")]}, "numbers such as nan, expected classes"),
         ({"input_ids": torch.zeros(1)}, "expected targets as labels or label"),
         ({"input_ids": [[1]], "token_type_ids": [[1]], "labels": [1]}, "token_type_ids without an attention_mask"),
     ],
@@ -167,6 +177,17 @@ def test_bad_input(make: Any, words: str) -> None:
 def test_batches_that_are_not_it(batch: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         pair_of(batch)
+
+
+def test_whole_numbers_of_any_type_are_classes() -> None:
+    assert pair_of((torch.zeros(2), torch.tensor([1.0, 2.0])))[1].tolist() == [1, 2]
+
+
+def test_samples_of_several_shapes() -> None:
+    samples = [(torch.zeros(length), 1) for length in (12, 13)]
+    data = load(lambda: (samples, samples))
+    with pytest.raises(InputError, match=r"do not make a batch: .*\[12\] at entry 0 and \[13\] at entry 1; give all"):
+        list(data.train.in_order(2))
 
 
 def test_samples_of_an_own_sampler_cannot_be_held_out() -> None:

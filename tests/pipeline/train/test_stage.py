@@ -7,14 +7,17 @@ import pytest
 import tiny
 import torch
 from tiny import Trainer, untouched
+from torch import Tensor, nn
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.data.load_dataset import load_dataset
+from rigl_compress.models.model_registry import ModelSpec
 from rigl_compress.models.sparse_model import SparseModel
 from rigl_compress.models.sparse_parameters import sparse_parameters
 from rigl_compress.models.topology import connections
 from rigl_compress.pipeline.metrics import METRICS, evaluate
 from rigl_compress.pipeline.train.device_choice import find_device
+from rigl_compress.pipeline.train.input_check import check_input
 from rigl_compress.pipeline.train.small_dense import parameter_count
 from rigl_compress.pipeline.workspace import Run
 from rigl_compress.sparsity.methods import METHODS
@@ -243,6 +246,18 @@ def test_rigl_plus_trains_what_was_alive(trainer: Trainer) -> None:
 )  # fmt: skip
 def test_what_cannot_be_trained(trainer: Trainer, overrides: list[str], message: str) -> None:
     assert message in trainer.refused(*overrides)
+
+
+class OfTexts(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        samples, _ = x.shape
+        return torch.zeros(samples, 10)
+
+
+def test_a_network_that_unpacks_other_shapes(trainer: Trainer) -> None:
+    data = load_dataset("mnist", trainer.data_dir)
+    with pytest.raises(InputError, match=r"model 'own' does not take inputs of shape \(1, 28, 28\): .*unpack"):
+        check_input(OfTexts(), data, ModelSpec("own"))
 
 
 def test_a_start_from_another_model(trainer: Trainer) -> None:
