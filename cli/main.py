@@ -2,10 +2,12 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence, Set
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -49,6 +51,9 @@ _CHANGES = {
 }
 
 
+_format_warning = warnings.formatwarning
+
+
 class LazyGroup(click.Group):
     """A group that imports `rigl_compress.cli.NAME` when the command NAME is used."""
 
@@ -87,11 +92,21 @@ def cli(ctx: click.Context, traceback: bool) -> None:
 
 def main() -> None:
     """Run the command line; an input error is one sentence on stderr and exit code 2."""
+    warnings.formatwarning = warning_line
     os.environ["PYTHONSAFEPATH"] = "1"  # worker processes do not import from the working folder either
     try:
         cli(prog_name="rigl-compress", standalone_mode=False)
     except KNOWN as error:
         sys.exit(report(error))
+
+
+def warning_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+    """Show what is for the user without the place in the code that warns; the rest is for developers.
+
+    >>> warning_line("fc1 stays dense", UserWarning, "sparsifier.py", 100)
+    'warning: fc1 stays dense\\n'
+    """
+    return f"warning: {message}\n" if category is UserWarning else _format_warning(message, category, *where, **more)
 
 
 def report(error: BaseException) -> int:

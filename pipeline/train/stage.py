@@ -82,7 +82,8 @@ def train(
     """
     run_environment = run_environment or RunEnvironment()
     lock = Run(path).locked() if current_world().first else nullcontext()
-    with trusting_code(run_environment.trust_code), only_named(run_environment.named), lock:
+    named_code = only_named(run_environment.named)
+    with trusting_code(run_environment.trust_code), named_code, lock, warnings_to_log(run_environment.log):
         return _train(recipe, path, run_environment, resume=resume, overwrite=overwrite)
 
 
@@ -106,8 +107,7 @@ def _train(
     goes_on = earlier is not None and sees_checkpoint(world, earlier.checkpoint_file)
     built = resumed(recipe, earlier) if earlier is not None and goes_on else recipe
     # All errors of the recipe are found before anything is written.
-    with warnings_to_log(run_environment.log):
-        job = build_job(built, spec, data.to(device), device, run_environment.listener, resumes=goes_on)
+    job = build_job(built, spec, data.to(device), device, run_environment.listener, resumes=goes_on)
     for note in (*batch_notes(recipe, world), *(() if goes_on else job.notes)):
         run_environment.log(note)
     report_batch_norm(recipe, job.model, job.learned and not goes_on, run_environment.log)
@@ -134,7 +134,7 @@ def _train(
     job.after_step = recorder.after_step
     try:
         shown = loggers.during(str(run.path), flat(plain(recipe)))
-        with warnings_to_log(run_environment.log), shown, stopping_on_sigterm(moments):
+        with shown, stopping_on_sigterm(moments):
             train_epochs(job, recorder.end_of_epoch)
     except DivergedError as error:
         kept = f"keeps the checkpoint {recorder.saved}" if recorder.saved else "has no checkpoint yet"
