@@ -30,7 +30,8 @@ def one_line(error: BaseException) -> str:
     >>> one_line(RuntimeError("shapes\\n  differ"))
     'shapes differ'
     """
-    return " ".join(str(error).split())[:LONGEST_LINE] or type(error).__name__
+    text = " ".join(str(error).split())
+    return (text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 1]}…") or type(error).__name__
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

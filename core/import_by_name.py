@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib import import_module
 from inspect import isbuiltin, isclass
 from pathlib import Path
@@ -73,7 +74,8 @@ def _module(name: str, what: str) -> ModuleType:
     if here not in sys.path:  # a console script does not search it
         sys.path.append(here)
     try:
-        return import_module(name)
+        with redirect_stdout(sys.stderr):  # stdout is for results
+            return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise InputError(

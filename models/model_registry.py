@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rigl_compress.core.errors import InputError, did_you_mean, first_line
+from rigl_compress.core.errors import InputError, did_you_mean, first_line, one_line
 from rigl_compress.core.import_by_name import as_factory, is_reference
 from rigl_compress.core.registry import Registry
 from rigl_compress.models.factory_output import shown_once
@@ -225,11 +225,19 @@ class ModelSpec:
             raise
         except Exception as error:  # code from outside this package can raise anything
             given = ", ".join(f"{name} = {_short(value)}" for name, value in self.options.items()) or "no options"
-            reason = first_line(error)
-            raise InputError(f"model {self.name!r} cannot be built with {given}: {reason}") from error
+            raise InputError(
+                f"model {self.name!r} cannot be built with {given}: {one_line(error)}{self._advice(build)}"
+            ) from error
         if not isinstance(whole, nn.Module):
             raise InputError(f"model {self.name!r} returns a {type(whole).__name__}, expected a torch.nn.Module")
         return whole
+
+    def _advice(self, build: Builder) -> str:
+        """Name the options that a function needs and was not given."""
+        parameters = signature(build).parameters.items()
+        needed = [name for name, each in parameters if each.default is Parameter.empty and each.kind not in _ANY]
+        missing = [f"model.options.{name}" for name in needed if name not in self.options]
+        return f"; set {' and '.join(missing)}" if missing else ""
 
     def outline(self) -> tuple[nn.Module, Tensor]:
         """Build the network and an input for counting; networks of this package on the `meta` device, without memory.

@@ -82,6 +82,12 @@ def test_a_registered_function_brings_what_it_was_registered_with() -> None:
     assert spec.network.name == "own_nets:tokens"
 
 
+def test_what_a_module_prints_is_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own_loud.py").write_text("print('hello')\ndef net(): pass", encoding="utf-8")
+    load_reference("own_loud:net", "model")
+    assert capsys.readouterr() == ("", "hello\n")
+
+
 def test_it_is_saved_by_its_reference(tmp_path: Path) -> None:
     spec = ModelSpec("own_nets:net", {"classes": 2}).taking((5,))
     model = spec.build()
@@ -101,7 +107,8 @@ def test_it_is_saved_by_its_reference(tmp_path: Path) -> None:
         ("own_needy:net", "importing own_needy failed: No module named 'surely_not_installed'"),
         ("own_nets:NUMBER", "model 'own_nets:NUMBER' is a int, expected a function that returns a torch.nn.Module"),
         ("own_nets:table", "model 'own_nets:table' returns a dict, expected a torch.nn.Module"),
-        ("own_nets:broken", "model 'own_nets:broken' cannot be built with no options: no luck today"),
+        ("own_nets:broken", "model 'own_nets:broken' cannot be built with no options: no luck today and more"),
+        ("own_nets:net", "missing 1 required positional argument: 'classes'; set model.options.classes"),
         (":net", "model ':net' is not of the form package.module:NAME"),
         ("own_nets:", "model 'own_nets:' is not of the form package.module:NAME"),
         ("C:/nets.py", "model 'C:/nets.py' is not of the form package.module:NAME"),
