@@ -101,6 +101,8 @@ def _cure(missing: Sequence[str], unexpected: Sequence[str], bad: Sequence[str])
     """Suggest patterns for `start.rename` or `start.skip`."""
     if pattern := _common_change(missing, unexpected):
         return f"try start.rename = {{{pattern}}}"
+    if len(missing) > 1 and len(missing) <= 2 * len(unexpected):  # the same layers by other names: never skip those
+        return "the file has other names: change them with start.rename"
     modules = dict.fromkeys(name.rpartition(".")[0] or name for name in bad)
     listed = ", ".join(f'"{module}"' for module in [*modules][:_MOST_NAMES])
     rename = "change names with start.rename, or " if missing and unexpected else ""

@@ -52,7 +52,7 @@ def build_initial(recipe: Recipe, spec: ModelSpec) -> InitialNetwork:
     model = spec.build() if start.weights in RUN_WEIGHTS else spec.build_loaded()
     if start.weights == "fresh":
         return InitialNetwork(model, _draw(model, recipe, spec))
-    notes = _kept(spec) if start.weights == "model" else _load(model, start)
+    notes = _kept(spec) if start.weights == "model" else _load(model, start, spec)
     return InitialNetwork(model, (*notes, *_unused_init(recipe)))
 
 
@@ -80,11 +80,20 @@ def _kept(spec: ModelSpec) -> tuple[str, ...]:
     return (f"initial weights: as {spec.name} returns them",)
 
 
-def _load(model: nn.Module, start: StartConfig) -> tuple[str, ...]:
+def _load(model: nn.Module, start: StartConfig, spec: ModelSpec) -> tuple[str, ...]:
     found = _of_run(start) if start.weights in RUN_WEIGHTS else _of_file(start.weights)
     where = f"start.weights, {found.path}"
-    as_built = load_fitting(model, found.tensors, where, start.rename, start.skip)
+    try:
+        as_built = load_fitting(model, found.tensors, where, start.rename, start.skip)
+    except InputError as error:
+        raise InputError(f"{error}{_by_library(start, spec)}") from None
     return (f"initial weights: {found.path}{_notes(found.notes)}{_notes(_as_built(model, as_built))}",)
+
+
+def _by_library(start: StartConfig, spec: ModelSpec) -> str:
+    """Say that the library itself reads a folder that it wrote: it knows the names of its earlier versions."""
+    written = spec.network.library == "transformers" and (Path(start.weights) / "config.json").is_file()
+    return f", or let transformers read the folder: --model hf:{start.weights}" if written else ""
 
 
 def _notes(notes: tuple[str, ...]) -> str:

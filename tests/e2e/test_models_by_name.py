@@ -9,6 +9,7 @@ import onnxruntime as ort
 import pytest
 import torch
 from datasets import Dataset, DatasetDict, Image, disable_progress_bars
+from safetensors.torch import load_file, save_file
 from tiny import Cli
 from tiny_huggingface import LENGTH, SIDE, picture, reviews, write_bert, write_masked_bert, write_tokenizer, write_vit
 
@@ -117,10 +118,25 @@ def test_a_vit_on_images_of_a_table(tmp_path: Path, cli: Cli) -> None:
     options = f'{{ side = {SIDE}, normalize = "half" }}'
     recipe = RECIPE.format(data="hf-images", options=options, folder="vit", epochs=2)
     (tmp_path / "vit.toml").write_text(recipe, encoding="utf-8")
-    said = cli("train", "--recipe", "vit.toml", "--data-dir", "pictures", "-o", "run")
+    ends = ("--set", "sparsity.dense=['first', 'last']")
+    said = cli("train", "--recipe", "vit.toml", "--data-dir", "pictures", "-o", "run", *ends)
     assert said.code == 0, said.err
     assert said.err.count("random at first") == 1, "the head is new, and that is said once"
+    for end in ("first", "last"):
+        assert said.err.count(f"cannot be traced: '{end}' is taken for") == 1, "at the start, and not at the end again"
     assert Run.open(Path("run")).result()["preprocessing"]["mean"] == [0.5] * 3
+
+
+def test_a_folder_of_other_names_is_read_by_the_library(tmp_path: Path, texts: Path, cli: Cli) -> None:
+    weights = load_file("bert/model.safetensors")
+    save_file(
+        {name.replace("attention.self.", "attention."): each for name, each in weights.items()},
+        "bert/model.safetensors",
+    )
+    said = cli("train", "--recipe", texts, "--data-dir", "reviews", "-o", "run", "--set", "start.weights=bert")
+    assert said.code == 2
+    assert said.err.endswith("or let transformers read the folder: --model hf:bert\n")
+    assert not Path("run").exists()
 
 
 def test_flops_of_a_network_by_name(texts: Path, cli: Cli) -> None:

@@ -118,6 +118,12 @@ def test_a_prefix_is_suggested(before: str, after: str, cure: str) -> None:
     assert cure in refusal(model, weights)
 
 
+def test_layers_of_other_names_are_not_to_be_skipped() -> None:
+    """Skipping all of them would throw the weights away."""
+    weights = {f"part{index}": each for index, each in enumerate(weights_of(network()).values())}
+    assert refusal(network(), weights).endswith("; the file has other names: change them with start.rename")
+
+
 def test_numbers_of_another_kind() -> None:
     weights = weights_of(network()) | {"1.weight": torch.zeros(2, 3, dtype=torch.int8)}
     assert "1.weight is torch.int8, expected torch.float32" in refusal(network(), weights)
