@@ -27,6 +27,8 @@ class ParameterGroup:
         where = f"optimizer.groups: of {self.match!r},"
         if not 0 < self.rate < inf:
             raise InputError(f"{where} rate is {self.rate}, expected a factor above 0; frozen = true trains nothing")
+        if self.frozen and (self.rate != 1 or self.weight_decay is not None):
+            raise InputError(f"{where} frozen = true trains nothing: leave out its rate and weight_decay")
         if self.weight_decay is not None and not self.weight_decay >= 0:
             raise InputError(f"{where} weight_decay is {self.weight_decay}, expected 0 or more")
 
@@ -119,7 +121,7 @@ def group_members(model: nn.Module, config: OptimizerConfig) -> dict[str, Parame
 def _check_effect(group: ParameterGroup, new: list[str], has_weights: bool) -> None:
     if not new:
         raise InputError(f"optimizer.groups: earlier groups match all of {group.match!r}: move it before them")
-    if group.weight_decay and not (has_weights or group.frozen):
+    if group.weight_decay and not has_weights:
         raise InputError(
             f"optimizer.groups: {group.match!r} matches no weight, and biases and normalisation are not decayed: "
             "leave out its weight_decay"

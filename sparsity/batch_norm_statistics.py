@@ -69,7 +69,19 @@ def _estimate(networks: Sequence[nn.Module], batches: Iterable[Any]) -> None:
             held.enter_context(_estimating(network, batch_norm_layers(network)))
         for batch in chain([first], given):
             for network in networks:
-                forward_batch(network, batch)
+                _seen(network, batch)
+
+
+def _seen(network: nn.Module, batch: Any) -> None:
+    try:
+        forward_batch(network, batch)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise InputError(
+            "a batch has one value per channel, which has no variance: pass larger ones, and a data loader with "
+            "drop_last=True"
+        ) from None
 
 
 def _shift(layers: Sequence[_BatchNorm], kept: Sequence[_BatchNorm], seen: Sequence[_BatchNorm]) -> None:

@@ -183,6 +183,12 @@ def test_groups_that_change_nothing_or_everything(groups: tuple[ParameterGroup, 
         build_optimizer(network(), OptimizerConfig(groups=groups))
 
 
+@pytest.mark.parametrize("options", [{"rate": 0.3}, {"weight_decay": 0.1}])
+def test_a_frozen_group_takes_nothing_else(options: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="of 'fc', frozen = true trains nothing: leave out its rate and weight_decay"):
+        ParameterGroup("fc", frozen=True, **options)  # type: ignore[arg-type]
+
+
 def test_a_group_with_an_impossible_decay() -> None:
     with pytest.raises(InputError, match=r"of 'fc', weight_decay is -1.0, expected 0 or more"):
         ParameterGroup("fc", weight_decay=-1.0)

@@ -101,13 +101,22 @@ def test_a_network_without_batch_norm_takes_no_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "said"), [([], "there is no batch"), ([torch.randn(8, 3), torch.randn(8, 5)], "running_mean")]
+    ("batches", "kind", "said"),
+    [
+        ([], InputError, "there is no batch"),
+        (
+            [torch.randn(8, 3), torch.randn(1, 3)],
+            InputError,
+            "one value per channel, which has no variance: .*drop_last",
+        ),
+        ([torch.randn(8, 3), torch.randn(8, 5)], RuntimeError, "running_mean"),
+    ],
 )
-def test_what_fails_leaves_the_old_statistics(batches: list[Tensor], said: str) -> None:
+def test_what_fails_leaves_the_old_statistics(batches: list[Tensor], kind: type[Exception], said: str) -> None:
     model = nn.Sequential(nn.BatchNorm1d(3)).train()
     model(torch.randn(8, 3))
     before = state_of(model)
-    with pytest.raises(RuntimeError if batches else InputError, match=said):
+    with pytest.raises(kind, match=said):
         recalibrate_batch_norm(model, batches)
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
