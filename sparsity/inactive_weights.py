@@ -35,10 +35,19 @@ def nonzero_inactive(layers: Sequence[Layer]) -> list[str]:
 def check_zeros(layers: Sequence[Layer]) -> None:
     """Raise where the weight of an inactive connection is not zero."""
     if names := nonzero_inactive(layers):
-        raise InputError(
-            f"{', '.join(names)}: weights of inactive connections are not zero, they were loaded or changed after "
-            "the Sparsifier was built: load its own state too (sparse.load_state_dict), or build it after loading"
+        raise nonzero_error(names, [layer.weight for layer in layers if layer.name in names])
+
+
+def nonzero_error(names: Sequence[str], weights: Iterable[Tensor]) -> InputError:
+    """Return the error for weights that are not zero at inactive connections."""
+    if all(bool(weight.isfinite().all()) for weight in weights):
+        why = (
+            "weights of inactive connections are not zero, they were loaded or changed after the Sparsifier was built: "
+            "load its own state too (sparse.load_state_dict), or build it after loading"
         )
+    else:
+        why = "weights are not finite, the training has diverged: begin again with a lower learning rate"
+    return InputError(f"{', '.join(names)}: {why}")
 
 
 def check_parameters(layers: Sequence[Layer], owners: Sequence[nn.Module]) -> None:

@@ -13,6 +13,7 @@ from rigl_compress.core.tensor_blocks import any_outside
 from rigl_compress.models.sparse_modules import SparseModule, Wiring, make_dense
 from rigl_compress.models.sparse_parameters import Part
 from rigl_compress.models.training_kernels import matched
+from rigl_compress.sparsity.inactive_weights import nonzero_error
 from rigl_compress.sparsity.layer_state import Layer, LayerView
 from rigl_compress.sparsity.product_gradient import gradient_of_rows
 
@@ -79,10 +80,7 @@ class SparseLayer(Layer):
         loaded, self.module.loaded = self.module.loaded, None
         if loaded is not None and any_outside(loaded, self.mask):
             self.module.loaded = loaded
-            raise InputError(
-                f"{self.name}: weights of inactive connections are not zero, they were loaded or changed after the "
-                "Sparsifier was built: load its own state too (sparse.load_state_dict), or build it after loading"
-            )
+            raise nonzero_error([self.name], [loaded])
 
     def view(self, options: Mapping[str, float], seed: int, step: int, learning_rate: float = 0.0) -> LayerView:
         """Return what scores are functions of, with the random numbers of a step; methods with options stay masked."""

@@ -113,6 +113,16 @@ def test_weights_written_behind_the_back_of_autograd() -> None:
     assert loop.exact
 
 
+@pytest.mark.parametrize("kernels", ["masked", "sparse"])
+def test_a_diverged_training_is_called_so(kernels: str) -> None:
+    """Zero times infinity is not zero: that no weight was loaded from elsewhere must not be claimed."""
+    loop = Loop(perceptron(bias=False), method="static", kernels=kernels).train(2)
+    state = {name: torch.full_like(each, torch.nan) for name, each in loop.model.state_dict().items()}
+    loop.model.load_state_dict(state)
+    with pytest.raises(InputError, match="weights are not finite, the training has diverged"):
+        loop.step()
+
+
 class Restless(optim.SGD):
     """Moves every weight, and calls the step of its base class, hooks and all."""
 
