@@ -244,7 +244,9 @@ def _keys(path: str) -> list[str]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {whole_number_part(text)}")["value"]
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if text.startswith(("{", "[", '"')):
+            raise InputError(f"{text} is not valid TOML: {error}") from None
         return text  # a bare word is a string
 
 

@@ -155,10 +155,9 @@ class SparsityConfig:
         """Return the density of every layer of the model; gates, queries, keys and values are layers of their own."""
         shapes = layer_shapes(model)
         if not shapes:
-            kinds = ", ".join(dict.fromkeys(type(each).__name__ for each in model.modules() if not [*each.children()]))
             raise InputError(
                 "the model has no Linear, convolution, recurrent or attention layer that could be sparse, only "
-                f"{kinds[:LONGEST_LINE]}: use a model with such layers, or one whose layers are of torch.nn"
+                f"{_kinds(model)}: use a model with such layers, or one whose layers are of torch.nn"
             )
         if self.rule.dense:
             return dict.fromkeys(shapes, 1.0)
@@ -224,6 +223,19 @@ class SparsityConfig:
     def strengths_in(self, model: nn.Module) -> dict[str, float]:
         """Return the factors of the penalty's strength, for the layers of `strengths`."""
         return _by_layer("sparsity.strengths", self.strengths, model)
+
+
+def _kinds(model: nn.Module) -> str:
+    """List the types of layers of a model.
+
+    >>> model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False))
+    >>> model[1].weight = model[0].weight
+    >>> _kinds(model)
+    'Embedding, Linear (its weight is that of an embedding, which stays dense)'
+    """
+    kinds = dict.fromkeys(type(each).__name__ for each in model.modules() if not [*each.children()])
+    tied = " (its weight is that of an embedding, which stays dense)"
+    return ", ".join(f"{each}{tied if each == 'Linear' else ''}" for each in kinds)[:LONGEST_LINE]
 
 
 def _by_layer(key: str, values: Mapping[str, float], model: nn.Module) -> dict[str, float]:

@@ -37,6 +37,8 @@ def config_at(name: str, what: str) -> Any:
 
 
 def _check_folder(name: str, what: str) -> None:
+    if not name:
+        raise InputError(f"{what} has no name: write hf:NAME of the Hugging Face hub, or hf:FOLDER")
     folder = Path(name)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise InputError(f"{what}: the folder {folder} has no config.json: name what `save_pretrained` has written")

@@ -368,6 +368,7 @@ def test_an_override_adds_to_a_table() -> None:
         ("train.epoch=3", "mine.toml: unknown key 'train.epoch': did you mean 'epochs'?"),
         ("train.epochs=many", "mine.toml: train.epochs is 'many', expected a whole number"),
         ("train.epochs=[3]", "mine.toml: train.epochs is [3], expected a whole number"),
+        ("data.options={mean=[.5]}", "{mean=[.5]} is not valid TOML: Invalid value"),
         ("learning_rate.drops=60,80", "mine.toml: learning_rate.drops is '60,80', expected a list"),
     ],
 )

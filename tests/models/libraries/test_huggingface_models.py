@@ -279,6 +279,7 @@ def test_options_that_are_wrong(bert: Path, options: dict[str, Any], words: str)
     ("name", "words"),
     [
         ("./nowhere", "nowhere is not a folder: name what `save_pretrained` has written"),
+        ("", "model 'hf:' has no name: write hf:NAME"),
         ("/", "the folder / has no config.json"),
     ],
 )
