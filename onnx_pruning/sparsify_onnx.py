@@ -36,6 +36,7 @@ from rigl_compress.onnx_pruning.pruned_model import PrunedModel, with_own_biases
 from rigl_compress.onnx_pruning.saved_layers import SavedLayers
 from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
 from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport
+from rigl_compress.onnx_pruning.written_paths import check_written, paths_of_curve
 from rigl_compress.pipeline.bench.model_inputs import one_sample
 from rigl_compress.pipeline.workspace import locked_for
 from rigl_compress.runtime.sparse_runtime_export import TARGET, export_sparse_runtime, refuse_rewritten
@@ -85,8 +86,7 @@ def sparsify_curve(
 
     Layers are kept until the last file is there: the same call goes on where it was interrupted, also between files.
     """
-    whole, errors = Path(path), dict[str, LayerErrors]()
-    targets = [whole.with_name(f"{whole.stem}-{each:g}{whole.suffix}") for each in sparsities]
+    errors, targets = dict[str, LayerErrors](), paths_of_curve(Path(path), sparsities)
     jobs = [
         _Job(Path(source), target, replace(config, sparsity=each), listener, errors)
         for target, each in zip(targets, sparsities, strict=True)
@@ -129,8 +129,7 @@ class _Job:
 
     def check(self) -> None:
         """Raise for an output that exists; one of an interrupted curve is looked at when its layers are opened."""
-        if self.path.exists() and self.path.samefile(self.source):
-            raise InputError(f"{self.path} is the source itself: choose another name")
+        check_written(self.path, self.source, self.config.samples_config.path)
         if not SavedLayers.are_beside(self.path):
             self._check_target()
 
