@@ -130,6 +130,8 @@ class _Job:
     def check(self) -> None:
         """Raise for an output that exists; one of an interrupted curve is looked at when its layers are opened."""
         check_written(self.path, self.source, self.config.samples_config.path)
+        if self.config.chosen_method == "obs":
+            SavedLayers.check(self.path)
         if not SavedLayers.are_beside(self.path):
             self._check_target()
 
