@@ -46,8 +46,9 @@ class Stream:
         kinds = {name: each.dtype for name, each in self._values[0].items()}
         few = only is not None
         session = open_segment(segment.model(weights, kinds), self.threads, once=few) if segment.outputs else None
+        stored = self.cuts.stored(wanted, weights)
         for values in self._values if only is None else [self._values[number] for number in only]:
-            found = {name: values[name] for name in wanted if name in values}
+            found = stored | {name: values[name] for name in wanted if name in values}
             if session is not None:
                 found |= _ran(session, segment, values)
             yield found
