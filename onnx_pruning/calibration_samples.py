@@ -64,7 +64,7 @@ def read_calibration(model: onnx.ModelProto, config: CalibrationConfig) -> Calib
     batches = list(_batches(config.path, model, inputs, config))
     for batch in batches:
         _check(batch, inputs, config.path)
-    return _split(_some(batches, inputs, config.samples), str(config.path))
+    return _split(_some(batches, inputs, config.samples), inputs, str(config.path))
 
 
 def _random(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Calibration:
@@ -120,7 +120,18 @@ def _cut(values: Values, inputs: Sequence[ModelInput]) -> Iterator[Values]:
     size, length = (int(fixed[0]) if fixed else BATCH), lengths.pop()
     last = length // size * size if fixed else length
     for start in range(0, last, size) if last else [0]:
-        yield {name: each[start : start + size] for name, each in values.items()}
+        yield _part(values, slice(start, start + size))
+
+
+def _part(values: Values, samples: slice) -> Values:
+    """Return some samples; scalars are those of all."""
+    return {name: each[samples] if each.ndim else each for name, each in values.items()}
+
+
+def _divisible(batch: Values, inputs: Sequence[ModelInput]) -> bool:
+    """Whether the model takes a part of a batch: all inputs have as many samples, along a free axis, or are scalars."""
+    lengths = {len(each) for each in batch.values() if each.ndim}
+    return len(lengths) == 1 and all(each.batched or not each.axes for each in inputs)
 
 
 def _check(batch: Values, inputs: Sequence[ModelInput], path: Path) -> None:
@@ -153,22 +164,23 @@ def _some(batches: Sequence[Values], inputs: Sequence[ModelInput], most: int) ->
         room = most - sum(map(samples_of, kept))
         if room < 1:
             break
-        batch, cut = batches[number], all(each.batched for each in inputs)
-        kept.append({name: each[:room] for name, each in batch.items()} if cut else batch)
+        batch = batches[number]
+        kept.append(_part(batch, slice(room)) if _divisible(batch, inputs) else batch)
     return kept
 
 
-def _split(batches: Sequence[Values], source: str) -> Calibration:
+def _split(batches: Sequence[Values], inputs: Sequence[ModelInput], source: str) -> Calibration:
     """Hold out the last batches; of a single one, its last samples."""
     if not batches:
         raise InputError(f"{source} has no sample: add some")
     total, count = sum(map(samples_of, batches)), len(batches)
-    if count == 1 and total > 1:
+    if count == 1 and total > 1 and _divisible(batches[0], inputs):
         kept = max(1, round(total * (1 - HELD_OUT)))
-        parts = [{name: each[part] for name, each in batches[0].items()} for part in (slice(kept), slice(kept, None))]
+        parts = [_part(batches[0], each) for each in (slice(kept), slice(kept, None))]
         return Calibration((parts[0],), (parts[1],), real=True)
     if count == 1:
-        note = "there is one sample: the result is checked on the sample by which it was pruned"
+        found = "sample" if total == 1 else "batch"
+        note = f"there is one {found}: the result is checked on the {found} by which it was pruned"
         return Calibration(tuple(batches), tuple(batches), real=True, notes=(note,))
     kept = min(count - 1, max(1, round(count * (1 - HELD_OUT))))
     return Calibration(tuple(batches[:kept]), tuple(batches[kept:]), real=True)
