@@ -68,7 +68,9 @@ def read_calibration(model: onnx.ModelProto, config: CalibrationConfig) -> Calib
 
 
 def _random(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Calibration:
-    found = [draw_inputs(model, None, InputSpec(shapes), seed) for seed in range(RANDOM_BATCHES)]
+    found = [
+        draw_inputs(model, None, InputSpec(shapes, option="--calibration"), seed) for seed in range(RANDOM_BATCHES)
+    ]
     note = "no calibration data: weights are chosen by magnitude, and errors are those on random inputs"
     return Calibration(tuple(found[1:]), tuple(found[:1]), real=False, notes=(note,))
 
@@ -78,6 +80,7 @@ def _batches(
 ) -> Iterator[Values]:
     """Yield what a file or a folder has, in batches that the model takes."""
     if path.is_file():
+        _check_shapes(config)
         yield from _cut(_read_file(path, inputs), inputs)
         return
     if not path.is_dir():
@@ -85,6 +88,7 @@ def _batches(
     arrays = sorted(each for each in path.rglob("*") if each.suffix in (".npy", ".npz"))
     Random(0).shuffle(arrays)
     if arrays:
+        _check_shapes(config)
         for each in arrays[: config.samples]:
             yield from _cut(_read_file(each, inputs), inputs)
         return
@@ -92,6 +96,16 @@ def _batches(
 
     recorded = {**recorded_shapes(model), **config.shapes}
     yield from _cut(image_batch(path, inputs, recorded, config), inputs)
+
+
+def _check_shapes(config: CalibrationConfig) -> None:
+    """Refuse shapes beside arrays, which have their own."""
+    if config.shapes:
+        names = ", ".join(config.shapes)
+        raise InputError(
+            f"{config.path} has arrays with shapes of their own, a shape of {names} is for images and random inputs: "
+            "leave out --shape"
+        )
 
 
 def _read_file(path: Path, inputs: Sequence[ModelInput]) -> Values:
@@ -175,7 +189,7 @@ def _split(batches: Sequence[Values], inputs: Sequence[ModelInput], source: str)
         raise InputError(f"{source} has no sample: add some")
     total, count = sum(map(samples_of, batches)), len(batches)
     if count == 1 and total > 1 and _divisible(batches[0], inputs):
-        kept = max(1, round(total * (1 - HELD_OUT)))
+        kept = min(total - 1, max(1, round(total * (1 - HELD_OUT))))
         parts = [_part(batches[0], each) for each in (slice(kept), slice(kept, None))]
         return Calibration((parts[0],), (parts[1],), real=True)
     if count == 1:

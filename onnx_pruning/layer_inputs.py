@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rigl_compress.core.errors import InputError
+from rigl_compress.core.errors import InputError, one_line
 from rigl_compress.exporters.ort_sessions import SessionError
 from rigl_compress.onnx_pruning.graph_segments import Cuts, Segment, Values, open_segment
 from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
@@ -71,7 +71,10 @@ def _ran(session: Any, segment: Segment, values: Values) -> Values:
     try:
         found = session.run(segment.outputs, {name: values[name] for name in segment.inputs})
     except Exception as error:
-        raise SessionError(f"ONNX Runtime does not run the model on the calibration data: {error}") from None
+        reason = one_line(error)
+        raise SessionError(
+            f"ONNX Runtime does not run the model on some calibration data ({reason}): remove samples that do not fit"
+        ) from None
     return dict(zip(segment.outputs, found, strict=True))
 
 

@@ -33,6 +33,7 @@ def test_a_file_is_cut_into_batches_and_a_fifth_is_held_out(tmp_path: Path) -> N
 def test_samples_are_limited(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=draw(100, 32))
     assert sum(counts(read(tmp_path / "a.npz", samples=30))) == 30
+    assert counts(read(tmp_path / "a.npz", samples=2)) == (1, 1)
 
 
 def test_folders_of_arrays(tmp_path: Path) -> None:
