@@ -32,6 +32,12 @@ class CalibrationConfig:
     samples: int = 256
     normalize: Normalization = "imagenet"
     shapes: Mapping[str, Shape] = field(default_factory=dict)
+    arrays: Mapping[str, Any] | None = None  # instead of a path
+
+    @property
+    def source(self) -> str:
+        """What messages call it."""
+        return "the calibration data" if self.path is None else str(self.path)
 
 
 @dataclass(frozen=True)
@@ -58,13 +64,13 @@ def read_calibration(model: onnx.ModelProto, config: CalibrationConfig) -> Calib
     """Read samples for a model; without a path, draw random ones."""
     if config.samples < 2:
         raise InputError(f"{config.samples} samples, expected 2 or more: one is held out to check the result")
-    if config.path is None:
+    if config.path is None and config.arrays is None:
         return _random(model, config.shapes)
     inputs = model_inputs(model)
-    batches = list(_batches(config.path, model, inputs, config))
+    batches = list(_batches(model, inputs, config))
     for batch in batches:
-        _check(batch, inputs, config.path)
-    return _split(_some(batches, inputs, config.samples), inputs, str(config.path))
+        _check(batch, inputs, config.source)
+    return _split(_some(batches, inputs, config.samples), inputs, config.source)
 
 
 def _random(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Calibration:
@@ -75,13 +81,13 @@ def _random(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Calibration:
     return Calibration(tuple(found[1:]), tuple(found[:1]), real=False, notes=(note,))
 
 
-def _batches(
-    path: Path, model: onnx.ModelProto, inputs: Sequence[ModelInput], config: CalibrationConfig
-) -> Iterator[Values]:
-    """Yield what a file or a folder has, in batches that the model takes."""
-    if path.is_file():
+def _batches(model: onnx.ModelProto, inputs: Sequence[ModelInput], config: CalibrationConfig) -> Iterator[Values]:
+    """Yield what there is, in batches that the model takes."""
+    path = config.path
+    if path is None or path.is_file():
         _check_shapes(config)
-        yield from _cut(_read_file(path, inputs), inputs)
+        given = {name: np.asarray(each) for name, each in (config.arrays or {}).items()}
+        yield from _cut(given if path is None else _read_file(path, inputs), inputs)
         return
     if not path.is_dir():
         raise InputError(f"{path} does not exist: pass an .npz file, or a folder of images, .npy or .npz files")
@@ -103,7 +109,7 @@ def _check_shapes(config: CalibrationConfig) -> None:
     if config.shapes:
         names = ", ".join(config.shapes)
         raise InputError(
-            f"{config.path} has arrays with shapes of their own, a shape of {names} is for images and random inputs: "
+            f"{config.source} has arrays with shapes of their own, a shape of {names} is for images and random inputs: "
             "leave out --shape"
         )
 
@@ -125,7 +131,7 @@ def _cut(values: Values, inputs: Sequence[ModelInput]) -> Iterator[Values]:
     known = {each.name: each for each in inputs}
     for name in values:
         if name not in known:
-            raise InputError(f"the model has no input {name!r}: {did_you_mean(name, known)}")
+            raise InputError(f"the model has no input {name!r}: {did_you_mean(str(name), known)}")
     lengths = {each.shape[0] for each in values.values() if each.ndim}
     if len(lengths) != 1 or set(values) != set(known):
         yield values
@@ -148,7 +154,7 @@ def _divisible(batch: Values, inputs: Sequence[ModelInput]) -> bool:
     return len(lengths) == 1 and all(each.batched or not each.axes for each in inputs)
 
 
-def _check(batch: Values, inputs: Sequence[ModelInput], path: Path) -> None:
+def _check(batch: Values, inputs: Sequence[ModelInput], path: str) -> None:
     for each in inputs:
         if each.name not in batch:
             raise InputError(f"{path} has no {each.name!r}: save all inputs of the model by name with numpy.savez")

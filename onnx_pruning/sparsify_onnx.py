@@ -53,11 +53,11 @@ def sparsify_onnx(
     listener: Listener = lambda *_: None,
     **settings: Any,
 ) -> SparsifyReport:
-    """Prune the weights of an ONNX file and write another; takes a config, or its fields as keywords.
+    """Prune the weights of an ONNX file and write another; takes a config, fields of it as keywords, or both.
 
-    With calibration data (an .npz file by the names of the inputs, a folder of images, .npy or .npz files), weights are
-    removed layer by layer and the others moved so that the outputs of each layer change least; without, by magnitude.
-    The result is checked on samples that were held out.
+    With calibration data (arrays by the names of the inputs, an .npz file of them, a folder of images, .npy or .npz
+    files), weights are removed layer by layer and the others moved so that the outputs of each layer change least;
+    without, by magnitude. The result is checked on samples that were held out.
 
     >>> import tempfile
     >>> import numpy as np
@@ -75,7 +75,7 @@ def sparsify_onnx(
     >>> found.sparsity, found.quality.cosine > 0.9
     (0.5, True)
     """
-    chosen = config or SparsifyConfig(**settings)
+    chosen = replace(config, **settings) if config else SparsifyConfig(**settings)
     return _Job(Path(source), Path(path), chosen, listener).run()
 
 
