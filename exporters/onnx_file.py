@@ -46,6 +46,8 @@ def read_contained(path: Path) -> onnx.ModelProto:
 
 def check_size(path: Path) -> None:
     """Raise `InputError` for a model that does not exist or is too large."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, expected an ONNX file: name a file in it, or export the run first")
     if not path.is_file():
         raise InputError(f"{path} does not exist: pass a run folder or an ONNX file")
     if path.stat().st_size > LARGEST_FILE:
