@@ -23,6 +23,7 @@ from rigl_compress.onnx_pruning.sampled_windows import columns_of, sampled_posit
 
 Array = NDArray[Any]
 KEPT_BYTES = 2**29  # of all values at a place, for each copy
+LEAST_SQUARED, LARGEST_SQUARED = 1e-12, 1e15  # sums of squares in 32 bits hold inputs between them
 Weights = Mapping[str, onnx.TensorProto]
 
 
@@ -100,6 +101,8 @@ class LayerSums:
     def add(self, x: Tensor, t: Tensor) -> None:
         """Add samples, [groups, columns, samples] each."""
         same = x is t
+        if _is_extreme(x) or _is_extreme(t):
+            x, t = x.double(), t.double()
         self.gram += x @ x.mT
         self.cross += self.gram - self.cross if same else x @ t.mT
         self.target += self.gram - self.target if same else t @ t.mT
@@ -111,6 +114,16 @@ class LayerSums:
     def finite(self) -> bool:
         """Whether every sum is."""
         return all(bool(torch.isfinite(each).all()) for each in (self.gram, self.cross, self.means, self.target))
+
+
+def _is_extreme(x: Tensor) -> bool:
+    """Whether squares would overflow or vanish in 32 bits.
+
+    >>> [_is_extreme(torch.tensor([each, 0.0])) for each in (1.0, 0.0, 1e-25, 1e20, float("inf"))]
+    [False, False, True, True, False]
+    """
+    largest = max(map(abs, map(float, x.aminmax()))) if x.numel() else 0.0
+    return 0 < largest < LEAST_SQUARED or LARGEST_SQUARED < largest < float("inf")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from rigl_compress.onnx_pruning.one_shot_pruning import (
     Listener,
     OneShotPruning,
     PrunedWeight,
+    notes_of,
     prune_by_magnitude,
 )
 from rigl_compress.onnx_pruning.output_quality import check_finite, compare, outputs_of
@@ -255,12 +256,7 @@ class _Job:
         if self.config.chosen_method == "magnitude":
             return prune_by_magnitude(pruning.pruned, layers, counts)
         found = list(pruning.run(layers, counts, self.listener))
-        singular = [each.name for each in found if "singular" in each.how]
-        fallen = [f"{each.name} ({each.how})" for each in found if each.how.startswith("magnitude")]
-        if singular:
-            self.notes.append(f"fewer samples than columns, damped: {', '.join(singular[:3])}; more samples help")
-        if fallen:
-            self.notes.append(f"pruned by magnitude: {', '.join(fallen[:3])}")
+        self.notes += notes_of(found)
         return found
 
     def _write(self, small: onnx.ModelProto, calibration: Calibration, layers: Sequence[PrunedWeight]) -> ExportedModel:
