@@ -65,7 +65,7 @@ def test_inputs_that_are_all_the_same_leave_magnitude(
     assert found.quality.snr > 60  # biases took up what was lost
 
 
-@pytest.mark.parametrize("scale", [1e-25, 1e-15, 1e17])
+@pytest.mark.parametrize("scale", [1e-25, 1e-15, 1e19])
 def test_errors_do_not_depend_on_the_scale_of_inputs(tmp_path: Path, scale: float) -> None:
     model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], [["n", 32]], {"w": draw(32, 20)})
     saved(model, tmp_path / "one.onnx")
