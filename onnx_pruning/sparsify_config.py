@@ -10,7 +10,7 @@ from rigl_compress.core.errors import InputError, did_you_mean
 from rigl_compress.exporters.onnx_export import Layout
 from rigl_compress.exporters.random_inputs import Shape
 from rigl_compress.onnx_pruning.calibration_samples import CalibrationConfig, Normalization
-from rigl_compress.onnx_pruning.density_allocation import ALLOCATIONS
+from rigl_compress.onnx_pruning.density_allocation import ALLOCATIONS, SPARSEST
 from rigl_compress.onnx_pruning.one_shot_pruning import METHODS
 from rigl_compress.pipeline.bench.timing import TimingPlan
 from rigl_compress.pipeline.export.stage import PLAIN, TARGETS
@@ -63,6 +63,11 @@ class SparsifyConfig:
         object.__setattr__(self, "dense", (self.dense,) if isinstance(self.dense, str) else tuple(self.dense))
         if self.sparsity is not None and not 0 <= self.sparsity < 1:
             raise InputError(f"sparsity is {self.sparsity}, expected a share from 0 to below 1")
+        if self.chosen_allocation == "error" and self.density < SPARSEST - 1e-9:
+            raise InputError(
+                f"sparsity {self.sparsity} is more than the largest, {1 - SPARSEST}, that errors are measured for: "
+                "choose a smaller one, or allocation uniform or scaled"
+            )
         if self.budget and (self.sparsity is not None or self.allocation not in ("", "error")):
             raise InputError("a budget decides the sparsity of every layer: leave out --sparsity and --allocation")
         if self.budget:

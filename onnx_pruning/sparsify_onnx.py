@@ -15,8 +15,7 @@ from rigl_compress.exporters.onnx_export import ExportedModel, check_target, wri
 from rigl_compress.exporters.onnx_file import load_model, sha256_of
 from rigl_compress.exporters.ort_sessions import open_session
 from rigl_compress.exporters.reference_outputs import session_reference
-from rigl_compress.exporters.restore import restore
-from rigl_compress.exporters.sparsify import lift_constants, metadata_of
+from rigl_compress.exporters.sparsify import metadata_of
 from rigl_compress.onnx_pruning.budget_search import TrialTimer, budgeted
 from rigl_compress.onnx_pruning.calibration_samples import Calibration, read_calibration
 from rigl_compress.onnx_pruning.channel_removal import remove_dead_channels
@@ -31,6 +30,7 @@ from rigl_compress.onnx_pruning.one_shot_pruning import (
     prune_by_magnitude,
 )
 from rigl_compress.onnx_pruning.output_quality import check_finite, compare, outputs_of
+from rigl_compress.onnx_pruning.plain_source import check_gain, named, plain_source
 from rigl_compress.onnx_pruning.predicted_times import with_predictions
 from rigl_compress.onnx_pruning.prunable_layers import FoundLayers, PrunableLayer, find_prunable
 from rigl_compress.onnx_pruning.pruned_model import PrunedModel, with_own_biases
@@ -141,8 +141,7 @@ class _Job:
 
     def _pruned(self) -> SparsifyReport:
         model = load_model(self.source)
-        plain = restore(model)
-        lift_constants(plain)
+        plain = plain_source(model, self.source, self.config)
         open_session(plain)  # raises for a file that ONNX Runtime refuses
         calibration = read_calibration(model, self.config.samples_config)
         self.notes += calibration.notes
@@ -153,6 +152,7 @@ class _Job:
         self.saved = self._opened(calibration)
         pruning = OneShotPruning(pruned, calibration, self.saved, self.config.threads)
         counts = self._counts(pruning, found.layers)
+        check_gain(self.config, self.source, plain, found.layers, counts)
         layers = self._prune(pruning, found.layers, counts)
         if self.config.timing is not None:
             layers = with_predictions(layers, plain, found.layers, one_sample(plain, calibration.held_out[0]))
@@ -187,12 +187,7 @@ class _Job:
         found = find_prunable(plain)
         _check_patterns(self.config.dense, found)
         found = found.without(self.config.dense)
-        if not any(not each.depthwise for each in found.layers):
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(found.dense.items())[:3])
-            raise InputError(
-                f"{self.source} has no weight that can be pruned{f' ({reasons})' if reasons else ''}: expected Gemm, "
-                "MatMul or Conv with float weights"
-            )
+        found.check_some(self.source)
         if self.config.chosen_method == "obs":
             found = with_own_biases(plain, found).without(self.config.dense)
         alone = {each.name: each.size for each in found.layers if each.depthwise}
@@ -269,7 +264,8 @@ class _Job:
             with TemporaryDirectory() as folder:
                 plain = Path(folder) / "plain.onnx"
                 plain.write_bytes(small.SerializeToString())
-                return export_sparse_runtime(plain, self.path, overwrite=True, inputs=inputs, facts=facts)
+                with named(self.source, plain):
+                    return export_sparse_runtime(plain, self.path, overwrite=True, inputs=inputs, facts=facts)
         reference = session_reference(open_session(small), inputs)
         return write_checked(small, self.path, replace(self.config.layout, facts=facts), reference)
 
