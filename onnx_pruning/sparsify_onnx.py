@@ -18,7 +18,7 @@ from rigl_compress.exporters.reference_outputs import session_reference
 from rigl_compress.exporters.sparsify import metadata_of
 from rigl_compress.onnx_pruning.budget_search import TrialTimer, budgeted
 from rigl_compress.onnx_pruning.calibration_samples import Calibration, read_calibration
-from rigl_compress.onnx_pruning.channel_removal import remove_dead_channels
+from rigl_compress.onnx_pruning.channel_removal import kept_for_type, remove_dead_channels
 from rigl_compress.onnx_pruning.density_allocation import error_counts, scaled_counts, uniform_counts
 from rigl_compress.onnx_pruning.layer_errors import ErrorProbe, LayerErrors
 from rigl_compress.onnx_pruning.measured_latency import measured_latencies
@@ -173,6 +173,7 @@ class _Job:
             return small
         found = remove_dead_channels(small)
         self.notes.extend(found.lines[-1:] if found.kept else [])
+        self.notes.extend(filter(None, [kept_for_type(small)]))
         if not found.removed:
             return small
         first = calibration.held_out[:1]

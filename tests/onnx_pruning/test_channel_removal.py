@@ -270,3 +270,20 @@ def test_a_bias_of_samples_is_not_one_of_channels(tmp_path: Path, shape: tuple[i
     wanted, got = (ort.InferenceSession(each.SerializeToString()).run(None, x)[0] for each in (model, found.model))
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
     assert bool(found.removed) == (shape != (8, 1))
+
+
+def test_channels_of_half_precision_are_kept_which_is_said_once(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    stored = {"w": draw.normal(size=(16, 32)), "v": draw.normal(size=(32, 20))}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["r"]),
+             helper.make_node("MatMul", ["r", "v"], ["y"])]  # fmt: skip
+    for kind, said in ((np.float16, 1), (np.float32, 0)):
+        model = model_of(nodes, [["n", 16]], {name: each.astype(kind) for name, each in stored.items()})
+        for value in (model.graph.input[0], model.graph.output[0]):
+            value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+        saved(model, tmp_path / "net.onnx")
+        found = rc.sparsify_onnx(
+            tmp_path / "net.onnx", tmp_path / "small.onnx", sparsity=0.97, overwrite=True, timing=None
+        )
+        assert sum("only weights of float32 are followed" in each for each in found.notes) == said
+        assert ("dead_channels" in found.facts) == (not said)
