@@ -97,10 +97,11 @@ class LayerMoments:
         """Why the Gram matrix has no inverse, if so: with a little less on its diagonal a pivot is negative."""
         if self.sums.samples < self.sums.columns:
             return f"{self.sums.samples:,} samples for {self.sums.columns:,} columns"
-        gram = self.centred[0]
+        gram, _, target = self.centred
+        emptied = (_own(gram) == 0) & (_own(target) > 0)  # by pruning the layers before: no fault of the samples
         scale = _own(gram).clamp(min=torch.finfo(gram.dtype).tiny).rsqrt()
         unit = gram * scale[:, :, None] * scale[:, None] - SINGULAR * torch.eye(gram.shape[-1], dtype=gram.dtype)
-        dependent = bool(torch.linalg.cholesky_ex(unit).info.any())
+        dependent = bool(torch.linalg.cholesky_ex(unit + torch.diag_embed(emptied.to(gram.dtype))).info.any())
         return "inputs that do not vary or depend on each other" if dependent else ""
 
     def group(self, number: int) -> Moments:

@@ -53,6 +53,12 @@ def test_inputs_that_determine_weights_are_not_noted(tmp_path: Path) -> None:
     assert {each.how for each in found.layers} == {"obs"}
 
 
+def test_channels_that_pruning_emptied_are_not_noted(tmp_path: Path) -> None:
+    found = run(tmp_path, correlated(300, 32), sparsity=0.95)
+    assert found.facts["dead_channels"]["w1"]
+    assert not any("damped" in each for each in found.notes)
+
+
 @pytest.mark.parametrize(("value", "reason"), [(0.0, "its inputs are all zero"), (0.1, "its inputs do not vary")])
 @pytest.mark.parametrize("allocation", ["error", "uniform"])
 def test_inputs_that_are_all_the_same_leave_magnitude(
