@@ -16,7 +16,7 @@ from rigl_compress.onnx_pruning.layer_surgery import PrunedLayer
 
 _KIND = "pruned layer"
 _SETTINGS = "settings.json"
-_TABLES = ("errors", "counts")
+ERRORS, COUNTS = "errors", "counts"
 _LAYER = re.compile(r"[0-9a-f]{16}\.safetensors")
 
 
@@ -118,5 +118,5 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _is_kept(file: Path) -> bool:
-    known = file.name == _SETTINGS or (file.stem in _TABLES and file.suffix == ".json")
+    known = file.name == _SETTINGS or (file.stem in (ERRORS, COUNTS) and file.suffix == ".json")
     return not file.is_dir() and (known or is_temporary(file) or bool(_LAYER.fullmatch(file.name)))

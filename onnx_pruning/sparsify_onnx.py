@@ -34,7 +34,7 @@ from rigl_compress.onnx_pruning.plain_source import check_gain, named, plain_sou
 from rigl_compress.onnx_pruning.predicted_times import with_predictions
 from rigl_compress.onnx_pruning.prunable_layers import FoundLayers, PrunableLayer, find_prunable
 from rigl_compress.onnx_pruning.pruned_model import PrunedModel, with_own_biases
-from rigl_compress.onnx_pruning.saved_layers import SavedLayers
+from rigl_compress.onnx_pruning.saved_layers import COUNTS, ERRORS, SavedLayers
 from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
 from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport
 from rigl_compress.onnx_pruning.written_paths import check_written, paths_of_curve
@@ -223,7 +223,7 @@ class _Job:
 
     def _budgeted(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, int]:
         """Return the counts that meet the budget; those of an interrupted run are kept, as times differ."""
-        kept = pruning.saved.load_table("counts")
+        kept = pruning.saved.load_table(COUNTS)
         if kept is None:
             sample = one_sample(pruning.pruned.source, pruning.calibration.held_out[0])
             timer = TrialTimer(pruning.pruned, layers, sample, self.config.threads, self.listener)
@@ -231,19 +231,19 @@ class _Job:
             choice = found.choice.densities
             kept = {"counts": {each.name: round(choice.get(each.name, 1.0) * each.size) for each in layers}}
             kept |= {"cost": found.cost, "tried": found.tried}
-            pruning.saved.save_table("counts", kept)
+            pruning.saved.save_table(COUNTS, kept)
         self.facts["budget"] = {"wished": self.config.budget, "planned": kept["cost"], "tried": kept["tried"]}
         return dict(kept["counts"])
 
     def _errors(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, LayerErrors]:
         """Return the errors of layers, measured or from an interrupted run."""
-        kept = pruning.saved.load_table("errors")
+        kept = pruning.saved.load_table(ERRORS)
         self.errors.update({name: LayerErrors.from_json(each) for name, each in (kept or {}).items()})
         if self.errors:
             return self.errors
         probe = ErrorProbe(pruning.pruned, pruning.calibration, self.config.chosen_method, self.config.threads)
         self.errors.update(probe.run([each for each in layers if not each.depthwise], self.listener))
-        pruning.saved.save_table("errors", {name: each.to_json() for name, each in self.errors.items()})
+        pruning.saved.save_table(ERRORS, {name: each.to_json() for name, each in self.errors.items()})
         return self.errors
 
     def _prune(
