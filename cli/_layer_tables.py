@@ -27,11 +27,11 @@ def _choice(row: "LayerChoice") -> tuple[str, ...]:
 
 def sparsified(report: "SparsifyReport") -> None:
     """Print what came of pruning an ONNX file."""
-    from rigl_compress.onnx_pruning.sparsify_report import layer_table, summary_table
+    from rigl_compress.onnx_pruning.sparsify_report import dense_lines, layer_table, summary_table
 
     for each in (layer_table(report), summary_table(report)):
         _render.table(each.title, each.columns, each.rows)
         _render.text("")
-    for name, reason in report.dense.items():
-        _render.text(f"left as it is: {name} ({reason})")
+    for line in dense_lines(report.dense):
+        _render.text(line)
     _render.text(f"written to {report.path} in {report.seconds:.0f} s")

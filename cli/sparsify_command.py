@@ -104,6 +104,7 @@ def command(
     from rigl_compress.onnx_pruning.sparsify_onnx import sparsify_curve, sparsify_onnx
     from rigl_compress.onnx_pruning.sparsify_page import write_sparsify_page
     from rigl_compress.onnx_pruning.sparsify_report import METRICS
+    from rigl_compress.onnx_pruning.written_paths import check_page, paths_of_curve
     from rigl_compress.pipeline.bench.conditions import parse_condition
 
     if curve and sparsities:
@@ -111,6 +112,9 @@ def command(
     wanted = [parse_condition(text, METRICS) for text in conditions]
     sparsities = sparsities or (CURVE if curve else ())
     config = _config(sparsity=sparsities[0] if len(sparsities) == 1 else None, no_timing=no_timing, **settings)
+    if html:
+        outputs = paths_of_curve(output, sparsities) if len(sparsities) > 1 else [output]
+        check_page(html, outputs, file, config.samples_config.path)
     with _render.layer_listener("sparsify") as listener:
         if len(sparsities) > 1:
             reports = list(sparsify_curve(file, output, sparsities, config, listener))

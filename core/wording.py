@@ -1,6 +1,6 @@
 """Shares and names in messages and tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def percent(share: float, digits: int = 2) -> str:
@@ -11,6 +11,16 @@ def percent(share: float, digits: int = 2) -> str:
     """
     least = 10.0 ** -(digits + 2)
     return f"{min(max(share, least), 1 - least) if 0 < share < 1 else share:.{digits}%}"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Write names, the first few of them.
+
+    >>> some(["a", "b"]), some(["a", "b", "c", "d", "e"])
+    ('a, b', 'a, b, c and 2 more')
+    """
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def listed(sizes: Mapping[str, int], most: int = 8) -> str:

@@ -46,6 +46,8 @@ def read_contained(path: Path) -> onnx.ModelProto:
 
 def check_size(path: Path) -> None:
     """Raise `InputError` for a model that does not exist or is too large."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, expected an ONNX file: name a file in it, or export the run first")
     if not path.is_file():
         raise InputError(f"{path} does not exist: pass a run folder or an ONNX file")
     if path.stat().st_size > LARGEST_FILE:
@@ -103,14 +105,14 @@ def check_model(name: str, model: onnx.ModelProto) -> None:
     with _about(name):
         check_model_sizes(model)
     try:
-        with _any_shape(model.graph):
+        with any_shape(model.graph):
             onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
         raise InputError(f"{name} is not a valid ONNX model ({one_line(error)}): export it again") from None
 
 
 @contextmanager
-def _any_shape(graph: onnx.GraphProto) -> Iterator[None]:
+def any_shape(graph: onnx.GraphProto) -> Iterator[None]:
     """Allow inputs and outputs without a shape, as ONNX Runtime does: the checker requires one."""
     values = [value.type.tensor_type for value in (*graph.input, *graph.output) if value.type.HasField("tensor_type")]
     shapeless = [value for value in values if not value.HasField("shape")]

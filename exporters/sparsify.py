@@ -84,7 +84,7 @@ def sparsify(plain: onnx.ModelProto, encoding: str, values: str) -> onnx.ModelPr
         name: (label, ways(tensors[name], _bases(label))[label]) for name, label in chosen.items() if label != "dense"
     }
     if any(parts.nodes for _, parts in encoded.values()):
-        _check_opset(model)
+        check_opset(model)
     _replace(model, {name: parts for name, (_, parts) in encoded.items()})
     # `restore` recognises sparse initializers; it needs the encoding of tensors that operators rebuild.
     write_metadata(model, {"tensors": {name: label for name, (label, parts) in encoded.items() if parts.nodes}})
@@ -96,10 +96,11 @@ def _bases(label: str) -> tuple[str, ...]:
     return ("gap8",) if label == STEPS else (label.partition("+")[0],)
 
 
-def _check_opset(model: onnx.ModelProto) -> None:
+def check_opset(model: onnx.ModelProto, name: object = "the model") -> None:
+    """Raise `InputError` for a model in which operators cannot rebuild weights."""
     if opset_of(model) < OLDEST_OPSET:
         raise InputError(
-            f"the model uses opset {opset_of(model)}, all encodings but sparse need {OLDEST_OPSET}: choose sparse with "
+            f"{name} uses opset {opset_of(model)}, all encodings but sparse need {OLDEST_OPSET}: choose sparse with "
             "fp32, export it again with a newer opset, or convert it with onnx.version_converter"
         )
 

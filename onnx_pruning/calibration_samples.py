@@ -32,6 +32,12 @@ class CalibrationConfig:
     samples: int = 256
     normalize: Normalization = "imagenet"
     shapes: Mapping[str, Shape] = field(default_factory=dict)
+    arrays: Mapping[str, Any] | None = None  # instead of a path
+
+    @property
+    def source(self) -> str:
+        """What messages call it."""
+        return "the calibration data" if self.path is None else str(self.path)
 
 
 @dataclass(frozen=True)
@@ -58,33 +64,37 @@ def read_calibration(model: onnx.ModelProto, config: CalibrationConfig) -> Calib
     """Read samples for a model; without a path, draw random ones."""
     if config.samples < 2:
         raise InputError(f"{config.samples} samples, expected 2 or more: one is held out to check the result")
-    if config.path is None:
+    if config.path is None and config.arrays is None:
         return _random(model, config.shapes)
     inputs = model_inputs(model)
-    batches = list(_batches(config.path, model, inputs, config))
+    batches = list(_batches(model, inputs, config))
     for batch in batches:
-        _check(batch, inputs, config.path)
-    return _split(_some(batches, inputs, config.samples), str(config.path))
+        _check(batch, inputs, config.source)
+    return _split(_some(batches, inputs, config.samples), inputs, config.source)
 
 
 def _random(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Calibration:
-    found = [draw_inputs(model, None, InputSpec(shapes), seed) for seed in range(RANDOM_BATCHES)]
+    found = [
+        draw_inputs(model, None, InputSpec(shapes, option="--calibration"), seed) for seed in range(RANDOM_BATCHES)
+    ]
     note = "no calibration data: weights are chosen by magnitude, and errors are those on random inputs"
     return Calibration(tuple(found[1:]), tuple(found[:1]), real=False, notes=(note,))
 
 
-def _batches(
-    path: Path, model: onnx.ModelProto, inputs: Sequence[ModelInput], config: CalibrationConfig
-) -> Iterator[Values]:
-    """Yield what a file or a folder has, in batches that the model takes."""
-    if path.is_file():
-        yield from _cut(_read_file(path, inputs), inputs)
+def _batches(model: onnx.ModelProto, inputs: Sequence[ModelInput], config: CalibrationConfig) -> Iterator[Values]:
+    """Yield what there is, in batches that the model takes."""
+    path = config.path
+    if path is None or path.is_file():
+        _check_shapes(config)
+        given = {name: np.asarray(each) for name, each in (config.arrays or {}).items()}
+        yield from _cut(given if path is None else _read_file(path, inputs), inputs)
         return
     if not path.is_dir():
         raise InputError(f"{path} does not exist: pass an .npz file, or a folder of images, .npy or .npz files")
     arrays = sorted(each for each in path.rglob("*") if each.suffix in (".npy", ".npz"))
     Random(0).shuffle(arrays)
     if arrays:
+        _check_shapes(config)
         for each in arrays[: config.samples]:
             yield from _cut(_read_file(each, inputs), inputs)
         return
@@ -92,6 +102,16 @@ def _batches(
 
     recorded = {**recorded_shapes(model), **config.shapes}
     yield from _cut(image_batch(path, inputs, recorded, config), inputs)
+
+
+def _check_shapes(config: CalibrationConfig) -> None:
+    """Refuse shapes beside arrays, which have their own."""
+    if config.shapes:
+        names = ", ".join(config.shapes)
+        raise InputError(
+            f"{config.source} has arrays with shapes of their own, a shape of {names} is for images and random inputs: "
+            "leave out --shape"
+        )
 
 
 def _read_file(path: Path, inputs: Sequence[ModelInput]) -> Values:
@@ -111,7 +131,7 @@ def _cut(values: Values, inputs: Sequence[ModelInput]) -> Iterator[Values]:
     known = {each.name: each for each in inputs}
     for name in values:
         if name not in known:
-            raise InputError(f"the model has no input {name!r}: {did_you_mean(name, known)}")
+            raise InputError(f"the model has no input {name!r}: {did_you_mean(str(name), known)}")
     lengths = {each.shape[0] for each in values.values() if each.ndim}
     if len(lengths) != 1 or set(values) != set(known):
         yield values
@@ -120,10 +140,21 @@ def _cut(values: Values, inputs: Sequence[ModelInput]) -> Iterator[Values]:
     size, length = (int(fixed[0]) if fixed else BATCH), lengths.pop()
     last = length // size * size if fixed else length
     for start in range(0, last, size) if last else [0]:
-        yield {name: each[start : start + size] for name, each in values.items()}
+        yield _part(values, slice(start, start + size))
 
 
-def _check(batch: Values, inputs: Sequence[ModelInput], path: Path) -> None:
+def _part(values: Values, samples: slice) -> Values:
+    """Return some samples; scalars are those of all."""
+    return {name: each[samples] if each.ndim else each for name, each in values.items()}
+
+
+def _divisible(batch: Values, inputs: Sequence[ModelInput]) -> bool:
+    """Whether the model takes a part of a batch: all inputs have as many samples, along a free axis, or are scalars."""
+    lengths = {len(each) for each in batch.values() if each.ndim}
+    return len(lengths) == 1 and all(each.batched or not each.axes for each in inputs)
+
+
+def _check(batch: Values, inputs: Sequence[ModelInput], path: str) -> None:
     for each in inputs:
         if each.name not in batch:
             raise InputError(f"{path} has no {each.name!r}: save all inputs of the model by name with numpy.savez")
@@ -153,22 +184,23 @@ def _some(batches: Sequence[Values], inputs: Sequence[ModelInput], most: int) ->
         room = most - sum(map(samples_of, kept))
         if room < 1:
             break
-        batch, cut = batches[number], all(each.batched for each in inputs)
-        kept.append({name: each[:room] for name, each in batch.items()} if cut else batch)
+        batch = batches[number]
+        kept.append(_part(batch, slice(room)) if _divisible(batch, inputs) else batch)
     return kept
 
 
-def _split(batches: Sequence[Values], source: str) -> Calibration:
+def _split(batches: Sequence[Values], inputs: Sequence[ModelInput], source: str) -> Calibration:
     """Hold out the last batches; of a single one, its last samples."""
     if not batches:
         raise InputError(f"{source} has no sample: add some")
     total, count = sum(map(samples_of, batches)), len(batches)
-    if count == 1 and total > 1:
-        kept = max(1, round(total * (1 - HELD_OUT)))
-        parts = [{name: each[part] for name, each in batches[0].items()} for part in (slice(kept), slice(kept, None))]
+    if count == 1 and total > 1 and _divisible(batches[0], inputs):
+        kept = min(total - 1, max(1, round(total * (1 - HELD_OUT))))
+        parts = [_part(batches[0], each) for each in (slice(kept), slice(kept, None))]
         return Calibration((parts[0],), (parts[1],), real=True)
     if count == 1:
-        note = "there is one sample: the result is checked on the sample by which it was pruned"
+        found = "sample" if total == 1 else "batch"
+        note = f"there is one {found}: the result is checked on the {found} by which it was pruned"
         return Calibration(tuple(batches), tuple(batches), real=True, notes=(note,))
     kept = min(count - 1, max(1, round(count * (1 - HELD_OUT))))
     return Calibration(tuple(batches[:kept]), tuple(batches[kept:]), real=True)

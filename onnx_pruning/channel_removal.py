@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 
 from rigl_compress.onnx_pruning.channel_walk import ChannelWalk, Product
 from rigl_compress.onnx_pruning.constant_channels import Constants, constant_channels, is_padded
+from rigl_compress.onnx_pruning.prunable_layers import find_prunable
 from rigl_compress.runtime.onnx_graph import Graph, attributes, has_input
 
 Array = NDArray[Any]
@@ -54,6 +55,17 @@ def remove_dead_channels(model: onnx.ModelProto) -> ChannelRemoval:
         model, lost = _Surgery(walk, constants, dead).run()
         removed.update(lost)
     return ChannelRemoval(model, dict(removed), kept)
+
+
+def kept_for_type(model: onnx.ModelProto) -> str:
+    """Return what to say about dead channels of weights that are not of 32 bits: these are not followed."""
+    kinds = (onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+    stored = {each.name: each for each in model.graph.initializer if each.data_type in kinds}
+    layers = [each for each in find_prunable(model).layers if each.name in stored] if stored else []
+    dead = [~each.blocks(numpy_helper.to_array(stored[each.name])).any(2) for each in layers]
+    counts = [int(each.sum()) for each in dead if each.any()]
+    found = f"{sum(counts):,} of {len(counts)} layers"
+    return f"dead channels were kept, as only weights of float32 are followed: {found}" if counts else ""
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -113,8 +113,10 @@ def _gemm(walk: ChannelWalk, place: int, node: onnx.NodeProto) -> bool:
         return False
     rows, columns = (0, 1) if settings.get("transB", 0) else (1, 0)
     bias = walk.graph.constant(node.input[2]) if has_input(node, 2) else None
-    if has_input(node, 2) and (bias is None or bias.size != weight.shape[rows] or not settings.get("beta", 1.0)):
+    if has_input(node, 2) and (bias is None or not settings.get("beta", 1.0)):
         return False
+    if bias is not None and (bias.size != weight.shape[rows] or bias.shape[-1:] != (weight.shape[rows],)):
+        return False  # it is not one number for each output: [samples, 1] is one for each sample
     if not _reads(walk, node.input[0], 1, np.moveaxis(weight, columns, 0)):
         return False
     walk.products.append(Product(place, node.input[1], rows, columns, 2))

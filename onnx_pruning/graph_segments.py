@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from rigl_compress.exporters.ort_sessions import open_session, session_options
 from rigl_compress.exporters.protobuf_walk import parts_of_type
@@ -37,8 +37,13 @@ class Cuts:
         return {name: place for name, place in made.items() if name not in self._stored}
 
     @cached_property
-    def _stored(self) -> set[str]:
-        return {each.name for each in self.model.graph.initializer}
+    def _stored(self) -> dict[str, onnx.TensorProto]:
+        return {each.name: each for each in self.model.graph.initializer}
+
+    def stored(self, names: Sequence[str], weights: Mapping[str, onnx.TensorProto]) -> Values:
+        """Return the values that no node makes, as they are stored, or as given by `weights`."""
+        found = {name: weights.get(name, self._stored[name]) for name in names if name in self._stored}
+        return {name: numpy_helper.to_array(each) for name, each in found.items()}
 
     @cached_property
     def _last_read(self) -> dict[str, int]:
@@ -86,8 +91,8 @@ class Segment:
 
     @cached_property
     def outputs(self) -> list[str]:
-        """The wanted values that it makes; others are there already."""
-        return [name for name in self.wanted if self.cuts.made_at[name] >= self.begin]
+        """The wanted values that it makes; others are there already, or stored."""
+        return [name for name in self.wanted if self.cuts.made_at.get(name, -1) >= self.begin]
 
     def model(self, weights: Mapping[str, onnx.TensorProto], kinds: Mapping[str, np.dtype[Any]]) -> onnx.ModelProto:
         """Return the segment as a model, with these weights, for inputs of these types."""

@@ -95,7 +95,7 @@ class ErrorProbe:
         weight = self.pruned.original(layer.name)
         moments = LayerMoments.of(layer, weight, sums)
         usable = sums.finite and moments.enough
-        surgeon = LayerSurgeon(moments, FEWER_STEPS) if self.method == "obs" and usable else None
+        surgeon = LayerSurgeon(moments, FEWER_STEPS) if self.method == "obs" and not moments.refusal else None
         found = {density: self._pruned(layer, moments, surgeon, density) for density in DENSITIES}
         judge = moments if sums.unseen is None else LayerMoments.of(layer, weight, sums.unseen)
         blocks = {density: torch.from_numpy(each.blocks.astype(np.float64)) for density, each in found.items()}

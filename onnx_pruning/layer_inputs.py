@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rigl_compress.core.errors import InputError
+from rigl_compress.core.errors import InputError, one_line
 from rigl_compress.exporters.ort_sessions import SessionError
 from rigl_compress.onnx_pruning.graph_segments import Cuts, Segment, Values, open_segment
 from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
@@ -23,6 +23,7 @@ from rigl_compress.onnx_pruning.sampled_windows import columns_of, sampled_posit
 
 Array = NDArray[Any]
 KEPT_BYTES = 2**29  # of all values at a place, for each copy
+LEAST_SQUARED, LARGEST_SQUARED = 1e-12, 1e15  # sums of squares in 32 bits hold inputs between them
 Weights = Mapping[str, onnx.TensorProto]
 
 
@@ -46,8 +47,9 @@ class Stream:
         kinds = {name: each.dtype for name, each in self._values[0].items()}
         few = only is not None
         session = open_segment(segment.model(weights, kinds), self.threads, once=few) if segment.outputs else None
+        stored = self.cuts.stored(wanted, weights)
         for values in self._values if only is None else [self._values[number] for number in only]:
-            found = {name: values[name] for name in wanted if name in values}
+            found = stored | {name: values[name] for name in wanted if name in values}
             if session is not None:
                 found |= _ran(session, segment, values)
             yield found
@@ -70,7 +72,10 @@ def _ran(session: Any, segment: Segment, values: Values) -> Values:
     try:
         found = session.run(segment.outputs, {name: values[name] for name in segment.inputs})
     except Exception as error:
-        raise SessionError(f"ONNX Runtime does not run the model on the calibration data: {error}") from None
+        reason = one_line(error)
+        raise SessionError(
+            f"ONNX Runtime does not run the model on some calibration data ({reason}): remove samples that do not fit"
+        ) from None
     return dict(zip(segment.outputs, found, strict=True))
 
 
@@ -96,6 +101,8 @@ class LayerSums:
     def add(self, x: Tensor, t: Tensor) -> None:
         """Add samples, [groups, columns, samples] each."""
         same = x is t
+        if _is_extreme(x) or _is_extreme(t):
+            x, t = x.double(), t.double()
         self.gram += x @ x.mT
         self.cross += self.gram - self.cross if same else x @ t.mT
         self.target += self.gram - self.target if same else t @ t.mT
@@ -107,6 +114,16 @@ class LayerSums:
     def finite(self) -> bool:
         """Whether every sum is."""
         return all(bool(torch.isfinite(each).all()) for each in (self.gram, self.cross, self.means, self.target))
+
+
+def _is_extreme(x: Tensor) -> bool:
+    """Whether squares would overflow or vanish in 32 bits.
+
+    >>> [_is_extreme(torch.tensor([each, 0.0])) for each in (1.0, 0.0, 1e-25, 1e20, float("inf"))]
+    [False, False, True, True, False]
+    """
+    largest = max(map(abs, map(float, x.aminmax()))) if x.numel() else 0.0
+    return 0 < largest < LEAST_SQUARED or LARGEST_SQUARED < largest < float("inf")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ Prune = Callable[[int], tuple[Tensor, Tensor]]
 # The share of the Gram matrix off its diagonal that is not believed: columns / (columns + SHRINK × samples).
 SHRINK = 20
 FEWEST = 0.05  # samples for every column: with fewer, the Gram matrix says nothing, and magnitude decides
+NOISE = 1e-6  # of the mean square of an input: sums of 32 bits leave so much of the variance of a constant
+SINGULAR = 1e-6  # of the diagonal
 WIDEST = 3000  # columns: beyond, an eigendecomposition takes minutes
 
 
@@ -54,6 +57,10 @@ class LayerMoments:
         x, t = self.means
         pairs = ((x, x), (x, t), (t, t))
         gram, cross, target = (each - a[:, :, None] * b[:, None] for each, (a, b) in zip(raw, pairs, strict=True))
+        u, v = _varying(gram, raw[0]), _varying(target, raw[2])
+        gram *= u[:, :, None] * u[:, None]
+        cross *= u[:, :, None] * v[:, None]
+        target *= v[:, :, None] * v[:, None]
         return gram, cross, target
 
     @property
@@ -71,25 +78,56 @@ class LayerMoments:
         """Whether there are samples enough for second-order information."""
         return self.sums.samples >= FEWEST * self.sums.columns
 
+    @cached_property
+    def refusal(self) -> str:
+        """Why weights go by magnitude, if they do."""
+        if not self.sums.finite:
+            return "its inputs are not finite"
+        if not self.enough:
+            return f"{self.sums.samples:,} samples for {self.sums.columns:,} columns"
+        return "" if self.varies else ("its inputs do not vary" if self.means[0].any() else "its inputs are all zero")
+
+    @property
+    def varies(self) -> bool:
+        """Whether any input does; if none does, removed weights lose nothing that a bias cannot take up."""
+        return bool(_own(self.centred[0]).any())
+
+    @property
+    def singular(self) -> str:
+        """Why the Gram matrix has no inverse, if so: with a little less on its diagonal a pivot is negative."""
+        if self.sums.samples < self.sums.columns:
+            return f"{self.sums.samples:,} samples for {self.sums.columns:,} columns"
+        gram, _, target = self.centred
+        emptied = (_own(gram) == 0) & (_own(target) > 0)  # by pruning the layers before: no fault of the samples
+        scale = _own(gram).clamp(min=torch.finfo(gram.dtype).tiny).rsqrt()
+        unit = gram * scale[:, :, None] * scale[:, None] - SINGULAR * torch.eye(gram.shape[-1], dtype=gram.dtype)
+        dependent = bool(torch.linalg.cholesky_ex(unit + torch.diag_embed(emptied.to(gram.dtype))).info.any())
+        return "inputs that do not vary or depend on each other" if dependent else ""
+
     def group(self, number: int) -> Moments:
-        """Return the moments of a group, shrunk towards the diagonal and towards the weight."""
+        """Return the moments of a group, shrunk towards the diagonal and towards the weight, and near 1."""
         gram, cross, _ = (each[number] for each in self.centred)
         own, weight = gram.diagonal().clone(), self.weight[number]
         shrunk = (1 - self.shrinkage) * gram + self.shrinkage * torch.diag(own)
         aimed = (1 - self.shrinkage) * cross @ weight.T + self.shrinkage * own[:, None] * weight.T
-        return Moments(shrunk, aimed)
+        near = _power_of_four(float(own.mean()))  # exact: 32 bits do not hold the squares of every input
+        return Moments(shrunk / near, aimed / near)
 
     @cached_property
     def energy(self) -> float:
         """The mean square of the wanted outputs."""
-        return max(float(((self.weight @ self.centred[2]) * self.weight).sum()), 1e-300)
+        return max(float(((self.weight @ self.centred[2]) * self.weight).sum()), 0.0)
 
     def error(self, blocks: Tensor) -> float:
-        """Return the squared error of outputs with other weights, relative to the wanted outputs."""
+        """Return the squared error of outputs with other weights, relative to the wanted outputs.
+
+        Where the wanted outputs are nothing, it is 0 for nothing, and 1 for anything else.
+        """
         gram, cross, _ = self.centred
         own = float(((blocks @ gram) * blocks).sum())
         both = float(((blocks @ cross) * self.weight).sum())
-        return max(0.0, (own - 2 * both + self.energy) / self.energy)
+        scale = self.energy or max(own, 0.0)
+        return max(0.0, (own - 2 * both + self.energy) / scale) if scale else 0.0
 
     def pruned(self, blocks: Tensor) -> PrunedLayer:
         """Return the layer with other weights; its bias takes up the mean that outputs lost."""
@@ -99,6 +137,25 @@ class LayerMoments:
             missing = (self.weight @ t[:, :, None] - blocks @ x[:, :, None]).reshape(-1)
             shift = (self.layer.scale / self.layer.bias.factor * missing).numpy()
         return PrunedLayer(blocks.numpy(), shift, self.error(blocks))
+
+
+def _own(gram: Tensor) -> Tensor:
+    """Return the diagonals of matrices."""
+    return gram.diagonal(dim1=-2, dim2=-1)
+
+
+def _varying(centred: Tensor, raw: Tensor) -> Tensor:
+    """Return 1 for columns that vary, 0 for those whose variance is rounding of their squares."""
+    return (_own(centred) > NOISE * _own(raw)).to(raw.dtype)
+
+
+def _power_of_four(value: float) -> float:
+    """Return a power of four near a positive number; 1 for others. It and its root are exact factors.
+
+    >>> _power_of_four(5.0), _power_of_four(0.3), _power_of_four(0.0)
+    (4.0, 0.25, 1.0)
+    """
+    return float(4.0 ** round(log2(value) / 2)) if value > 0 else 1.0
 
 
 class LayerSurgeon:

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import onnx
+import torch
 
+from rigl_compress.core.wording import some
 from rigl_compress.onnx_pruning.calibration_samples import Calibration
 from rigl_compress.onnx_pruning.graph_segments import Cuts
 from rigl_compress.onnx_pruning.layer_inputs import LayerSums, Recorder, Stream
@@ -121,15 +124,30 @@ class OneShotPruning:
     def _layer(self, layer: PrunableLayer, sums: LayerSums, count: int) -> tuple[PrunedLayer, str]:
         weight = self.pruned.original(layer.name)
         moments = LayerMoments.of(layer, weight, sums)
-        if not sums.finite:
-            return _unfitted(layer, weight, count), "magnitude: its inputs are not finite"
-        if not moments.enough:
-            few = f"magnitude: {sums.samples:,} samples for {sums.columns:,} columns"
-            return _unfitted(layer, weight, count), few
-        singular = f", singular: {sums.samples:,} samples for {sums.columns:,} columns, damped"
-        how = "obs" if count < layer.size else "refitted"
-        return LayerSurgeon(moments)(count), how + (singular if sums.samples < sums.columns else "")
+        fitted, fallen = ("obs", "magnitude") if count < layer.size else ("refitted", "dense")
+        if moments.refusal:
+            return _unfitted(moments, weight, count), f"{fallen}: {moments.refusal}"
+        singular = moments.singular
+        return LayerSurgeon(moments)(count), f"{fitted}, singular: {singular}, damped" if singular else fitted
 
 
-def _unfitted(layer: PrunableLayer, weight: Any, count: int) -> PrunedLayer:
-    return PrunedLayer(by_magnitude(layer, weight, count), None, float("nan"))
+def _unfitted(moments: LayerMoments, weight: Any, count: int) -> PrunedLayer:
+    """Return a layer with its largest weights; its bias takes up what can be known."""
+    blocks = by_magnitude(moments.layer, weight, count)
+    if moments.sums.finite and moments.enough:
+        return moments.pruned(torch.from_numpy(blocks.astype(np.float64)))
+    return PrunedLayer(blocks, None, float("nan"))
+
+
+def notes_of(layers: Sequence[PrunedWeight]) -> list[str]:
+    """Return what to say about layers whose samples do not determine their weights: a line for each reason."""
+    singular = [each for each in layers if "singular" in each.how]
+    few = [each.name for each in singular if "columns" in each.how]
+    others = [each.name for each in singular if each.name not in few]
+    fallen = [f"{each.name} ({each.how})" for each in layers if each.how.startswith("magnitude:")]
+    lines = {
+        "fewer samples than columns, damped: {}; more samples help": few,
+        "inputs that do not vary or depend on each other, damped: {}": others,
+        "pruned by magnitude: {}": fallen,
+    }
+    return [line.format(some(names)) for line, names in lines.items() if names]

@@ -1,16 +1,17 @@
 """How near the outputs of a pruned model are to those of the original."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log10
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from numpy.typing import NDArray
 
-from rigl_compress.core.errors import InputError
-from rigl_compress.exporters.ort_sessions import ModelSource, arrays_in, open_session, session_options
+from rigl_compress.core.errors import InputError, one_line
+from rigl_compress.exporters.ort_sessions import ModelSource, SessionError, arrays_in, open_session, session_options
 
 Array = NDArray[Any]
 _PROBABILITIES = ("Softmax", "LogSoftmax")
@@ -32,9 +33,23 @@ class OutputQuality:
 
 
 def outputs_of(model: ModelSource, batches: Iterable[dict[str, Array]], threads: int = 1) -> list[list[Array]]:
-    """Run a model on batches."""
+    """Run a model on batches; raise `InputError` for one that it refuses."""
     session = open_session(model, session_options(threads))
-    return [arrays_in(session.run(None, batch)) for batch in batches]
+    return [_run(session, batch) for batch in batches]
+
+
+def _run(session: ort.InferenceSession, batch: dict[str, Array]) -> list[Array]:
+    try:
+        return arrays_in(session.run(None, batch))
+    except Exception as error:  # ONNX Runtime raises a dozen types
+        raise SessionError(_refused(batch, error)) from None
+
+
+def _refused(batch: Mapping[str, Any], error: Exception) -> str:
+    """Return what to say about samples that ONNX Runtime rejects."""
+    shapes = ", ".join(f"{name} {list(np.shape(each))}" for name, each in batch.items())
+    reason = one_line(error)
+    return f"ONNX Runtime does not run the model on samples of {shapes} ({reason}): pass calibration data that fit it"
 
 
 def check_finite(outputs: Sequence[Sequence[Array]]) -> None:

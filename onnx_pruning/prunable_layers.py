@@ -4,18 +4,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from rigl_compress.core.errors import InputError
 from rigl_compress.exporters.protobuf_walk import graphs_of
 from rigl_compress.runtime.onnx_graph import Graph, attributes, has_input, is_standard
 
 Array = NDArray[Any]
 PRODUCTS = ("Gemm", "MatMul", "Conv")
 SMALLEST = 256  # weights: fewer are not worth a zero
+REPLACEABLE = "an input of the model, too: callers can replace it"
+INTEGER_PRODUCTS = {"QLinearConv": 3, "QLinearMatMul": 3, "ConvInteger": 1, "MatMulInteger": 1}  # places of weights
 _FLOATS = (np.float16, np.float32, np.float64)
 
 
@@ -105,6 +109,18 @@ class FoundLayers:
         kept = tuple(each for each in self.layers if not named[each.name])
         return FoundLayers(kept, {**self.dense, **{name: f"--dense {by}" for name, by in named.items() if by}})
 
+    def check_some(self, source: object) -> None:
+        """Raise `InputError` if there is no layer to prune, with the reasons."""
+        if all(each.depthwise for each in self.layers):
+            reasons = dict(self.dense) | {each.name: "reads one channel per output" for each in self.layers}
+            shown = "; ".join(f"{name}: {reason}" for name, reason in [*reasons.items()][:3])
+            more = f" and {len(reasons) - 3} more" if len(reasons) > 3 else ""
+            cure = "; drop them from the inputs of the graph" if REPLACEABLE in reasons.values() else ""
+            raise InputError(
+                f"{source} has no weight that can be pruned{f' ({shown}{more})' if shown else ''}: expected Gemm, "
+                f"MatMul or Conv with float weights{cure}"
+            )
+
 
 def _pattern(name: str, patterns: Sequence[str]) -> str:
     return next((each for each in patterns if fnmatchcase(name, each)), "")
@@ -116,7 +132,8 @@ def find_prunable(model: onnx.ModelProto) -> FoundLayers:
     found = {name: search.layer(name, places) for name, places in search.products.items()}
     layers = [each for each in found.values() if isinstance(each, PrunableLayer)]
     dense = {name: each for name, each in found.items() if isinstance(each, str)}
-    return FoundLayers(tuple(sorted(layers, key=lambda each: each.first)), {**dense, **dict(search.others())})
+    dense |= {**dict(search.others()), **dict(search.skipped())}
+    return FoundLayers(tuple(sorted(layers, key=lambda each: each.first)), dense)
 
 
 @dataclass(frozen=True)
@@ -158,7 +175,7 @@ class _Search:
     def _refusal(self, name: str, places: Sequence[int]) -> str:
         graph = self.graph.model.graph
         if name in {each.name for each in graph.input}:
-            return "an input of the model, too: callers can replace it"
+            return REPLACEABLE
         if name in {each.name for each in graph.output}:
             return "an output of the model, too"
         if name in self.graph.outputs:
@@ -222,6 +239,19 @@ class _Search:
             return None
         return Bias(node, place, name, found.shape, factor)
 
+    def skipped(self) -> Iterator[tuple[str, str]]:
+        """Yield weights that are not looked at: small ones, and integers."""
+        stored = {each.name: each for each in self.graph.model.graph.initializer if len(each.dims) > 1}
+        for node in self.graph.nodes:
+            if is_standard(node, *PRODUCTS):
+                maker = self.graph.producers.get(node.input[1])
+                if maker is not None and is_standard(maker, "DequantizeLinear") and maker.input[0] in stored:
+                    yield maker.input[0], "integers behind DequantizeLinear"
+                elif node.input[1] in stored and node.input[1] not in self.constants:
+                    yield node.input[1], _why_skipped(stored[node.input[1]])
+            elif is_standard(node, *INTEGER_PRODUCTS) and node.input[INTEGER_PRODUCTS[node.op_type]] in stored:
+                yield node.input[INTEGER_PRODUCTS[node.op_type]], f"integers, read by {node.op_type}"
+
     def others(self) -> Iterator[tuple[str, str]]:
         """Yield weights that no product reads, and those of sub-graphs."""
         for name in self.constants.keys() - self.products.keys():
@@ -239,3 +269,8 @@ def _place(graph: Graph, node: onnx.NodeProto) -> int:
 
 def _kind(layer: PrunableLayer) -> tuple[Any, ...]:
     return layer.operator, layer.settings, layer.transposed, layer.scale
+
+
+def _why_skipped(tensor: onnx.TensorProto) -> str:
+    few = prod(tensor.dims) < SMALLEST
+    return f"fewer than {SMALLEST} weights" if few else f"of type {onnx.TensorProto.DataType.Name(tensor.data_type)}"

@@ -1,19 +1,23 @@
 """The layers that are done, in a folder beside the output: an interrupted run goes on where it stopped."""
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 import torch
 
 from rigl_compress.core.artifacts import load_artifact, read_json, save_artifact, write_json
 from rigl_compress.core.errors import InputError
+from rigl_compress.core.temporary_files import is_temporary
 from rigl_compress.onnx_pruning.layer_surgery import PrunedLayer
 
 _KIND = "pruned layer"
 _SETTINGS = "settings.json"
+ERRORS, COUNTS = "errors", "counts"
+_LAYER = re.compile(r"[0-9a-f]{16}\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -25,17 +29,21 @@ class SavedLayers:
     @classmethod
     def beside(cls, output: Path, settings: dict[str, Any]) -> "SavedLayers":
         """Open the folder of an output; what other settings left there is removed."""
+        cls.check(output)
+        found = cls(_folder_of(output))
+        if found._settings() != settings:
+            found.remove()
+            write_json(_folder_of(output) / _SETTINGS, settings)
+        return found
+
+    @classmethod
+    def check(cls, output: Path) -> None:
+        """Raise `InputError` if the folder of an output is there, and was not made by us."""
         folder = _folder_of(output)
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise InputError(f"{folder} is not a folder, layers that are done are kept there: remove it")
         if folder.is_dir() and not _is_ours(folder):
             raise InputError(f"{folder} holds other files, layers that are done are kept there: move it")
-        found = cls(folder)
-        if folder.is_dir() and found._settings() != settings:
-            rmtree(folder)
-        if not folder.is_dir():
-            write_json(folder / _SETTINGS, settings)
-        return found
 
     @classmethod
     def are_beside(cls, output: Path, settings: dict[str, Any] | None = None) -> bool:
@@ -44,7 +52,8 @@ class SavedLayers:
         return folder.is_dir() and (settings is None or cls(folder)._settings() == settings)
 
     def _settings(self) -> Any:
-        assert self.folder is not None
+        if self.folder is None:
+            return None
         try:
             return read_json(self.folder / _SETTINGS)
         except InputError:
@@ -89,9 +98,12 @@ class SavedLayers:
         return 0 if self.folder is None else len(list(self.folder.glob("*.safetensors")))
 
     def remove(self) -> None:
-        """Remove the folder: its output is there."""
+        """Remove what was kept, the settings last, and the folder, unless something else was put there."""
         if self.folder is not None and self.folder.is_dir():
-            rmtree(self.folder)
+            for each in sorted(filter(_is_kept, self.folder.iterdir()), key=lambda path: path.name == _SETTINGS):
+                each.unlink()
+            with suppress(OSError):
+                self.folder.rmdir()
 
 
 def _folder_of(output: Path) -> Path:
@@ -99,4 +111,12 @@ def _folder_of(output: Path) -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    return all(each.suffix in (".json", ".safetensors") or each.name.startswith(".") for each in folder.iterdir())
+    """Whether a folder is empty, or has settings of ours and files of our names only."""
+    found = list(folder.iterdir())
+    settings = SavedLayers(folder)._settings() if all(map(_is_kept, found)) else None
+    return all(map(is_temporary, found)) or (isinstance(settings, dict) and settings.keys() >= {"source", "samples"})
+
+
+def _is_kept(file: Path) -> bool:
+    known = file.name == _SETTINGS or (file.stem in (ERRORS, COUNTS) and file.suffix == ".json")
+    return not file.is_dir() and (known or is_temporary(file) or bool(_LAYER.fullmatch(file.name)))

@@ -15,11 +15,10 @@ from rigl_compress.exporters.onnx_export import ExportedModel, check_target, wri
 from rigl_compress.exporters.onnx_file import load_model, sha256_of
 from rigl_compress.exporters.ort_sessions import open_session
 from rigl_compress.exporters.reference_outputs import session_reference
-from rigl_compress.exporters.restore import restore
-from rigl_compress.exporters.sparsify import lift_constants, metadata_of
+from rigl_compress.exporters.sparsify import metadata_of
 from rigl_compress.onnx_pruning.budget_search import TrialTimer, budgeted
 from rigl_compress.onnx_pruning.calibration_samples import Calibration, read_calibration
-from rigl_compress.onnx_pruning.channel_removal import remove_dead_channels
+from rigl_compress.onnx_pruning.channel_removal import kept_for_type, remove_dead_channels
 from rigl_compress.onnx_pruning.density_allocation import error_counts, scaled_counts, uniform_counts
 from rigl_compress.onnx_pruning.layer_errors import ErrorProbe, LayerErrors
 from rigl_compress.onnx_pruning.measured_latency import measured_latencies
@@ -27,15 +26,18 @@ from rigl_compress.onnx_pruning.one_shot_pruning import (
     Listener,
     OneShotPruning,
     PrunedWeight,
+    notes_of,
     prune_by_magnitude,
 )
 from rigl_compress.onnx_pruning.output_quality import check_finite, compare, outputs_of
+from rigl_compress.onnx_pruning.plain_source import check_gain, named, plain_source
 from rigl_compress.onnx_pruning.predicted_times import with_predictions
 from rigl_compress.onnx_pruning.prunable_layers import FoundLayers, PrunableLayer, find_prunable
 from rigl_compress.onnx_pruning.pruned_model import PrunedModel, with_own_biases
-from rigl_compress.onnx_pruning.saved_layers import SavedLayers
+from rigl_compress.onnx_pruning.saved_layers import COUNTS, ERRORS, SavedLayers
 from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
 from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport
+from rigl_compress.onnx_pruning.written_paths import check_written, paths_of_curve
 from rigl_compress.pipeline.bench.model_inputs import one_sample
 from rigl_compress.pipeline.workspace import locked_for
 from rigl_compress.runtime.sparse_runtime_export import TARGET, export_sparse_runtime, refuse_rewritten
@@ -52,11 +54,11 @@ def sparsify_onnx(
     listener: Listener = lambda *_: None,
     **settings: Any,
 ) -> SparsifyReport:
-    """Prune the weights of an ONNX file and write another; takes a config, or its fields as keywords.
+    """Prune the weights of an ONNX file and write another; takes a config, fields of it as keywords, or both.
 
-    With calibration data (an .npz file by the names of the inputs, a folder of images, .npy or .npz files), weights are
-    removed layer by layer and the others moved so that the outputs of each layer change least; without, by magnitude.
-    The result is checked on samples that were held out.
+    With calibration data (arrays by the names of the inputs, an .npz file of them, a folder of images, .npy or .npz
+    files), weights are removed layer by layer and the others moved so that the outputs of each layer change least;
+    without, by magnitude. The result is checked on samples that were held out.
 
     >>> import tempfile
     >>> import numpy as np
@@ -74,7 +76,7 @@ def sparsify_onnx(
     >>> found.sparsity, found.quality.cosine > 0.9
     (0.5, True)
     """
-    chosen = config or SparsifyConfig(**settings)
+    chosen = replace(config, **settings) if config else SparsifyConfig(**settings)
     return _Job(Path(source), Path(path), chosen, listener).run()
 
 
@@ -85,8 +87,7 @@ def sparsify_curve(
 
     Layers are kept until the last file is there: the same call goes on where it was interrupted, also between files.
     """
-    whole, errors = Path(path), dict[str, LayerErrors]()
-    targets = [whole.with_name(f"{whole.stem}-{each:g}{whole.suffix}") for each in sparsities]
+    errors, targets = dict[str, LayerErrors](), paths_of_curve(Path(path), sparsities)
     jobs = [
         _Job(Path(source), target, replace(config, sparsity=each), listener, errors)
         for target, each in zip(targets, sparsities, strict=True)
@@ -129,8 +130,9 @@ class _Job:
 
     def check(self) -> None:
         """Raise for an output that exists; one of an interrupted curve is looked at when its layers are opened."""
-        if self.path.exists() and self.path.samefile(self.source):
-            raise InputError(f"{self.path} is the source itself: choose another name")
+        check_written(self.path, self.source, self.config.samples_config.path)
+        if self.config.chosen_method == "obs":
+            SavedLayers.check(self.path)
         if not SavedLayers.are_beside(self.path):
             self._check_target()
 
@@ -139,8 +141,7 @@ class _Job:
 
     def _pruned(self) -> SparsifyReport:
         model = load_model(self.source)
-        plain = restore(model)
-        lift_constants(plain)
+        plain = plain_source(model, self.source, self.config)
         open_session(plain)  # raises for a file that ONNX Runtime refuses
         calibration = read_calibration(model, self.config.samples_config)
         self.notes += calibration.notes
@@ -151,6 +152,7 @@ class _Job:
         self.saved = self._opened(calibration)
         pruning = OneShotPruning(pruned, calibration, self.saved, self.config.threads)
         counts = self._counts(pruning, found.layers)
+        check_gain(self.config, self.source, plain, found.layers, counts)
         layers = self._prune(pruning, found.layers, counts)
         if self.config.timing is not None:
             layers = with_predictions(layers, plain, found.layers, one_sample(plain, calibration.held_out[0]))
@@ -171,6 +173,7 @@ class _Job:
             return small
         found = remove_dead_channels(small)
         self.notes.extend(found.lines[-1:] if found.kept else [])
+        self.notes.extend(filter(None, [kept_for_type(small)]))
         if not found.removed:
             return small
         first = calibration.held_out[:1]
@@ -185,12 +188,7 @@ class _Job:
         found = find_prunable(plain)
         _check_patterns(self.config.dense, found)
         found = found.without(self.config.dense)
-        if not any(not each.depthwise for each in found.layers):
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(found.dense.items())[:3])
-            raise InputError(
-                f"{self.source} has no weight that can be pruned{f' ({reasons})' if reasons else ''}: expected Gemm, "
-                "MatMul or Conv with float weights"
-            )
+        found.check_some(self.source)
         if self.config.chosen_method == "obs":
             found = with_own_biases(plain, found).without(self.config.dense)
         alone = {each.name: each.size for each in found.layers if each.depthwise}
@@ -225,7 +223,7 @@ class _Job:
 
     def _budgeted(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, int]:
         """Return the counts that meet the budget; those of an interrupted run are kept, as times differ."""
-        kept = pruning.saved.load_table("counts")
+        kept = pruning.saved.load_table(COUNTS)
         if kept is None:
             sample = one_sample(pruning.pruned.source, pruning.calibration.held_out[0])
             timer = TrialTimer(pruning.pruned, layers, sample, self.config.threads, self.listener)
@@ -233,19 +231,19 @@ class _Job:
             choice = found.choice.densities
             kept = {"counts": {each.name: round(choice.get(each.name, 1.0) * each.size) for each in layers}}
             kept |= {"cost": found.cost, "tried": found.tried}
-            pruning.saved.save_table("counts", kept)
+            pruning.saved.save_table(COUNTS, kept)
         self.facts["budget"] = {"wished": self.config.budget, "planned": kept["cost"], "tried": kept["tried"]}
         return dict(kept["counts"])
 
     def _errors(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, LayerErrors]:
         """Return the errors of layers, measured or from an interrupted run."""
-        kept = pruning.saved.load_table("errors")
+        kept = pruning.saved.load_table(ERRORS)
         self.errors.update({name: LayerErrors.from_json(each) for name, each in (kept or {}).items()})
         if self.errors:
             return self.errors
         probe = ErrorProbe(pruning.pruned, pruning.calibration, self.config.chosen_method, self.config.threads)
         self.errors.update(probe.run([each for each in layers if not each.depthwise], self.listener))
-        pruning.saved.save_table("errors", {name: each.to_json() for name, each in self.errors.items()})
+        pruning.saved.save_table(ERRORS, {name: each.to_json() for name, each in self.errors.items()})
         return self.errors
 
     def _prune(
@@ -254,12 +252,7 @@ class _Job:
         if self.config.chosen_method == "magnitude":
             return prune_by_magnitude(pruning.pruned, layers, counts)
         found = list(pruning.run(layers, counts, self.listener))
-        singular = [each.name for each in found if "singular" in each.how]
-        fallen = [f"{each.name} ({each.how})" for each in found if each.how.startswith("magnitude")]
-        if singular:
-            self.notes.append(f"fewer samples than columns, damped: {', '.join(singular[:3])}; more samples help")
-        if fallen:
-            self.notes.append(f"pruned by magnitude: {', '.join(fallen[:3])}")
+        self.notes += notes_of(found)
         return found
 
     def _write(self, small: onnx.ModelProto, calibration: Calibration, layers: Sequence[PrunedWeight]) -> ExportedModel:
@@ -272,7 +265,8 @@ class _Job:
             with TemporaryDirectory() as folder:
                 plain = Path(folder) / "plain.onnx"
                 plain.write_bytes(small.SerializeToString())
-                return export_sparse_runtime(plain, self.path, overwrite=True, inputs=inputs, facts=facts)
+                with named(self.source, plain):
+                    return export_sparse_runtime(plain, self.path, overwrite=True, inputs=inputs, facts=facts)
         reference = session_reference(open_session(small), inputs)
         return write_checked(small, self.path, replace(self.config.layout, facts=facts), reference)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rigl_compress.core.artifacts import write_text
 from rigl_compress.core.provenance import command_line
 from rigl_compress.core.wording import percent
-from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport, layer_table, summary_table
+from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport, dense_lines, layer_table, summary_table
 from rigl_compress.pipeline.bench import html_charts as charts
 from rigl_compress.pipeline.bench.bench_page import STYLE
 from rigl_compress.pipeline.bench.html_charts import Bar, Point
@@ -50,5 +50,5 @@ def _one(report: SparsifyReport) -> Iterator[str]:
     ]
     yield f'<div class="grid">{charts.bar_chart("Zeros by layer", bars, top=1.0)}</div>'
     yield f"<details open><summary>Layers</summary>{charts.table(layer_table(report))}</details>"
-    kept = "".join(f"<p class='soft'>{escape(name)}: {escape(reason)}</p>" for name, reason in report.dense.items())
+    kept = "".join(f"<p class='soft'>{escape(line)}</p>" for line in dense_lines(report.dense))
     yield f"<details><summary>Left as they are</summary>{kept}</details>" if kept else ""

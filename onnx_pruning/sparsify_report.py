@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rigl_compress.core.artifacts import FORMAT
-from rigl_compress.core.wording import percent
+from rigl_compress.core.wording import percent, some
 from rigl_compress.onnx_pruning.one_shot_pruning import PrunedWeight
 from rigl_compress.onnx_pruning.output_quality import OutputQuality
 from rigl_compress.pipeline.bench.bench_tables import TextTable, duration
@@ -146,3 +146,18 @@ def _change(times: tuple[float, float] | None) -> str:
 
 def _error(value: float | None) -> str:
     return "" if value is None or isnan(value) else f"{value:.4f}"
+
+
+def dense_lines(dense: Mapping[str, str]) -> list[str]:
+    """Return which weights were not touched, a line for each reason.
+
+    >>> dense_lines({"a": "read by Add", "b": "too small", "c": "read by Add"})
+    ['left as they are (read by Add): a, c', 'left as it is (too small): b']
+    """
+    found: dict[str, list[str]] = {}
+    for name, reason in dense.items():
+        found.setdefault(reason, []).append(name)
+    return [
+        f"left as {'it is' if len(names) == 1 else 'they are'} ({reason}): {some(names, most=8)}"
+        for reason, names in found.items()
+    ]

@@ -58,12 +58,7 @@ def export_sparse_runtime(
     _refuse_rewritten(model, found)
     target = check_target(Path(path), overwrite=overwrite, source=found)
     session = open_session(found)  # before shape inference, which needs a valid graph
-    rewritten = _rewritten(model, found)
-    if not rewritten.layers:
-        raise InputError(
-            f"no layer of {found} would be faster on sparse kernels, all are too small or have too few zeros: "
-            "train with more sparsity, or leave out --target"
-        )
+    rewritten = rewritten_where_faster(model, found)
     reference = random_reference(session, found) if inputs is None else session_reference(session, inputs)
     earlier = {key: value for key, value in metadata_of(model).items() if key not in _OUTDATED}
     write_metadata(
@@ -72,11 +67,18 @@ def export_sparse_runtime(
     return _write_checked(rewritten.model, target, reference)
 
 
-def _rewritten(model: onnx.ModelProto, path: Path) -> Rewritten:
+def rewritten_where_faster(model: onnx.ModelProto, path: Path) -> Rewritten:
+    """Return a model with sparse operators; raise `InputError` if none would be faster."""
     try:
-        return rewrite(model, runs_faster, select=profitable_layers)
+        found = rewrite(model, runs_faster, select=profitable_layers)
     except onnx.shape_inference.InferenceError as error:
         raise InputError(f"the shapes of {path} contradict each other ({one_line(error)}): export it again") from None
+    if not found.layers:
+        raise InputError(
+            f"no layer of {path} would be faster on sparse kernels, all are too small or have too few zeros: "
+            "train with more sparsity, or leave out --target"
+        )
+    return found
 
 
 def refuse_rewritten(path: Path) -> None:

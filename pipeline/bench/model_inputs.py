@@ -17,10 +17,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What the user says about inputs: arrays, or shapes by name; shapes are of one batch."""
+    """What the user says about inputs: arrays, or shapes by name; shapes are of one batch. `option` takes arrays."""
 
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     arrays: Mapping[str, Array] | None = None
+    option: str = "--inputs"
 
 
 def parse_shape(text: str) -> tuple[str, Shape]:
@@ -49,7 +50,7 @@ def draw_inputs(model: onnx.ModelProto, batch: int | None, input_spec: InputSpec
     if input_spec.arrays is not None:
         return {each.name: _given(each, input_spec.arrays, batch) for each in inputs}
     lengths = _lengths(inputs, batch, input_spec.shapes, recorded_shapes(model))
-    return random_arrays(inputs, {each.name: _shape(each, lengths, batch) for each in inputs}, seed)
+    return random_arrays(inputs, {each.name: _shape(each, lengths, batch, input_spec.option) for each in inputs}, seed)
 
 
 def recorded_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
@@ -116,13 +117,13 @@ def _given(each: ModelInput, arrays: Mapping[str, Array], batch: int | None) -> 
     return np.ascontiguousarray(array)
 
 
-def _shape(each: ModelInput, lengths: Mapping[str, int], batch: int | None) -> Shape:
+def _shape(each: ModelInput, lengths: Mapping[str, int], batch: int | None, option: str) -> Shape:
     unknown = [axis for axis in each.axes if isinstance(axis, str) and axis not in lengths]
     if unknown:
         example = [str(axis) if isinstance(axis, int) else str(lengths.get(axis, "N")) for axis in each.axes]
         raise InputError(
             f"input {each.name!r} has free axes, {_text(each.axes)}: set their lengths with "
-            f"--shape {each.name}={','.join(example)}, or pass --inputs FILE.npz"
+            f"--shape {each.name}={','.join(example)}, or pass {option} FILE.npz"
         )
     shape = tuple(axis if isinstance(axis, int) else lengths[axis] for axis in each.axes)
     if batch not in (None, 1) and not each.batched and shape and batch not in shape:

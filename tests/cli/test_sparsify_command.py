@@ -78,3 +78,18 @@ def test_errors_are_one_line(cli: Cli, files: Path) -> None:
         assert message in done.err
         assert len(done.err.strip().splitlines()) == 1
     assert sorted(path.name for path in files.iterdir()) == ["data.npz", "net.onnx", "old.onnx"]
+
+
+def test_pages_do_not_replace_models(cli: Cli, files: Path) -> None:
+    before = (files / "net.onnx").read_bytes()
+    for page, message in (
+        ("net.onnx", "net.onnx is the source itself"),
+        ("small.onnx", "small.onnx is the pruned model, too"),
+        (".", ". is a folder"),
+    ):
+        done = cli("sparsify", "net.onnx", "-o", "small.onnx", "--no-timing", "--html", page)
+        assert (done.code, message in done.err) == (2, True), done.err
+    words = ["--sparsity", "0.3", "--sparsity", "0.6", "--html", "small-0.6.onnx"]
+    assert "is the pruned model, too" in cli("sparsify", "net.onnx", "-o", "small.onnx", *words).err
+    assert (files / "net.onnx").read_bytes() == before
+    assert sorted(path.name for path in files.iterdir()) == ["data.npz", "net.onnx"]

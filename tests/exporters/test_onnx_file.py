@@ -43,6 +43,10 @@ def test_a_missing_file(tmp_path: Path) -> None:
     assert "does not exist: pass a run folder or an ONNX file" in refused(tmp_path / "none.onnx")
 
 
+def test_a_folder(tmp_path: Path) -> None:
+    assert "is a folder, expected an ONNX file" in refused(tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"", b"hello world, this is a text", b"\x00" * 100, b"PK\x03\x04rest of a zip"])
 def test_no_onnx_at_all(file: Path, content: bytes) -> None:
     file.write_bytes(content)

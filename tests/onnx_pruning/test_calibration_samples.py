@@ -33,6 +33,7 @@ def test_a_file_is_cut_into_batches_and_a_fifth_is_held_out(tmp_path: Path) -> N
 def test_samples_are_limited(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=draw(100, 32))
     assert sum(counts(read(tmp_path / "a.npz", samples=30))) == 30
+    assert counts(read(tmp_path / "a.npz", samples=2)) == (1, 1)
 
 
 def test_folders_of_arrays(tmp_path: Path) -> None:
@@ -48,6 +49,26 @@ def test_a_fixed_batch_is_kept(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=draw(10, 32))
     found = read(tmp_path / "a.npz", model)
     assert {batch["x"].shape for batch in (*found.batches, *found.held_out)} == {(3, 32)}
+
+
+def test_scalars_are_those_of_all_samples(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Mul", ["x", "x1"], ["s"]), helper.make_node("MatMul", ["s", "w"], ["y"])]
+    model = model_of(nodes, [["n", 32], []], {"w": draw(32, 16)})
+    for count, expected in ((40, (32, 8)), (5, (4, 1))):  # several batches, and a single one
+        np.savez(tmp_path / "a.npz", x=draw(count, 32), x1=np.array(2, np.float32))
+        found = read(tmp_path / "a.npz", model)
+        assert counts(found) == expected
+        assert {batch["x1"].shape for batch in (*found.batches, *found.held_out)} == {()}
+    assert sum(counts(read(tmp_path / "a.npz", model, samples=3))) == 3
+
+
+@pytest.mark.parametrize("shapes", [[[4, 32], [4, 32]], [["n", 32], [2, "n"]]])
+def test_a_single_batch_that_cannot_be_divided_is_used_twice(tmp_path: Path, shapes: list[list[int | str]]) -> None:
+    model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], shapes, {"w": draw(32, 16)})
+    np.savez(tmp_path / "a.npz", x=draw(4, 32), x1=draw(*(each if isinstance(each, int) else 4 for each in shapes[1])))
+    found = read(tmp_path / "a.npz", model)
+    assert len(found.batches[0]["x"]) == len(found.held_out[0]["x"]) == 4
+    assert "there is one batch" in found.notes[0]
 
 
 def test_without_data_there_are_random_inputs_and_a_warning() -> None:

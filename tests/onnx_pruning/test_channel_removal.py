@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from onnx_layers import saved
+from onnx_layers import model_of, saved
 
 import rigl_compress as rc
 from rigl_compress.exporters.restore import restore
@@ -254,3 +254,36 @@ def _removed(folder: Path) -> onnx.ModelProto:
     chosen: dict[str, Any] = {"sparsity": 0.7, "allocation": "uniform", "timing": None, "keep_dead_channels": True}
     rc.sparsify_onnx(folder / "net.onnx", folder / "plain.onnx", **chosen)
     return restore(onnx.load(folder / "plain.onnx"))
+
+
+@pytest.mark.parametrize("shape", [(8, 1), (1, 8), (8,)])
+def test_a_bias_of_samples_is_not_one_of_channels(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    draw = np.random.default_rng(0)
+    weight, second = draw.normal(size=(6, 8)).astype(np.float32), draw.normal(size=(8, 4)).astype(np.float32)
+    weight[:, ::2] = 0
+    stored = {"w": weight, "b": draw.normal(size=shape).astype(np.float32), "v": second}
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node("Relu", ["h"], ["r"]),
+             helper.make_node("Gemm", ["r", "v"], ["y"])]  # fmt: skip
+    model = model_of(nodes, [[8, 6]], stored)
+    found = remove_dead_channels(model)
+    x = {"x": draw.normal(size=(8, 6)).astype(np.float32)}
+    wanted, got = (ort.InferenceSession(each.SerializeToString()).run(None, x)[0] for each in (model, found.model))
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    assert bool(found.removed) == (shape != (8, 1))
+
+
+def test_channels_of_half_precision_are_kept_which_is_said_once(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    stored = {"w": draw.normal(size=(16, 32)), "v": draw.normal(size=(32, 20))}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["r"]),
+             helper.make_node("MatMul", ["r", "v"], ["y"])]  # fmt: skip
+    for kind, said in ((np.float16, 1), (np.float32, 0)):
+        model = model_of(nodes, [["n", 16]], {name: each.astype(kind) for name, each in stored.items()})
+        for value in (model.graph.input[0], model.graph.output[0]):
+            value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+        saved(model, tmp_path / "net.onnx")
+        found = rc.sparsify_onnx(
+            tmp_path / "net.onnx", tmp_path / "small.onnx", sparsity=0.97, overwrite=True, timing=None
+        )
+        assert sum("only weights of float32 are followed" in each for each in found.notes) == said
+        assert ("dead_channels" in found.facts) == (not said)

@@ -6,6 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx_layers import draw, model_of, perceptron
 
+from rigl_compress.core.errors import InputError
 from rigl_compress.onnx_pruning.prunable_layers import find_prunable
 
 
@@ -65,6 +66,31 @@ def test_inputs_outputs_and_subgraphs_are_left_alone() -> None:
     nodes = [node("If", "c", "y", then_branch=inner, else_branch=inner)]
     found = find_prunable(model_of(nodes, [[20, 20]], {"c": np.array(True)}))
     assert found.dense == {"v": "in a sub-graph"}
+
+
+def test_small_weights_and_integers_are_said() -> None:
+    weights = {
+        "w": draw(20, 20), "small": draw(20, 4), "i": np.ones((4, 20), np.int8), "j": np.ones((20, 20), np.int8),
+        "scale": np.array(0.1, np.float32), "one": np.ones((1, 4), np.float32),
+    }  # fmt: skip
+    nodes = [
+        node("MatMul", "x w", "a"), node("MatMul", "a small", "b"), node("Add", "b one", "c"),
+        node("DequantizeLinear", "i scale", "d"), node("MatMul", "c d", "e"),
+        node("DynamicQuantizeLinear", "e", "q"),
+    ]  # fmt: skip
+    nodes[-1].output.extend(["qs", "qz"])
+    nodes += [node("MatMulInteger", "q j", "r"), node("Cast", "r", "y", to=onnx.TensorProto.FLOAT)]
+    assert find_prunable(model_of(nodes, [[20, 20]], weights)).dense == {
+        "small": "fewer than 256 weights",
+        "i": "integers behind DequantizeLinear",
+        "j": "integers, read by MatMulInteger",
+    }
+
+
+def test_a_model_of_depthwise_convolutions_says_why() -> None:
+    found = find_prunable(model_of([node("Conv", "x w", "y", group=40)], [["n", 40, 8, 8]], {"w": draw(40, 1, 3, 3)}))
+    with pytest.raises(InputError, match=r"net has no weight .*\(w: reads one channel per output\)"):
+        found.check_some("net")
 
 
 def test_a_shared_weight_is_one_layer() -> None:

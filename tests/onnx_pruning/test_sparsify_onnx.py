@@ -241,6 +241,16 @@ def test_bad_input(files: Path) -> None:
     assert (files / "small.onnx").read_bytes() == b"kept"
 
 
+def test_a_folder_of_someone_else_is_found_before_the_work(files: Path) -> None:
+    (files / "small.onnx.sparsify").mkdir()
+    (files / "small.onnx.sparsify" / "mine.json").write_text("{}")
+    steps: list[str] = []
+    with pytest.raises(InputError, match="holds other files"):
+        run(files, listener=lambda what, *_: steps.append(what))
+    assert not steps
+    assert (files / "small.onnx.sparsify" / "mine.json").exists()
+
+
 def test_models_that_cannot_be_pruned(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=draw(20, 32))
     saved(model_of([helper.make_node("Relu", ["x"], ["y"])], [["n", 32]], {}), tmp_path / "net.onnx")
