@@ -1,5 +1,6 @@
 """Budgets: how they are typed, and that what is measured meets them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ needs_kernels = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailabl
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("speedup=2", 2.0), ("speedup=1.5x", 1.5), ("latency=250us", 2.5e-4), ("size=3kB", 3000.0), ("flops=2.5M", 2.5e6)],
+    [
+        *(("speedup=2", 2.0), ("speedup=1.5x", 1.5), ("latency=250us", 2.5e-4), ("latency=2s", 2.0)),
+        *(("size=3kB", 3000.0), ("size=380", 380.0), ("flops=2.5M", 2.5e6)),
+    ],
 )
 def test_budgets_are_read(text: str, value: float) -> None:
     assert parse_budget(text) == Budget(text.partition("=")[0], pytest.approx(value))  # type: ignore[arg-type]
@@ -38,6 +42,22 @@ def test_budgets_are_read(text: str, value: float) -> None:
 )
 def test_bad_budgets(text: str) -> None:
     with pytest.raises(InputError, match="budget"):
+        parse_budget(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("speedup=2ms", "has the unit 'ms', expected one of speedup: x or none"),
+        ("latency=3MB", "has the unit 'MB', expected one of latency: us, µs, ms, s"),
+        ("latency=8", "has no unit, expected one of latency: us, µs, ms, s"),
+        ("size=3ms", "has the unit 'ms', expected one of size: B, kB, MB, GB, KiB, MiB, GiB or none"),
+        ("flops=3kB", "has the unit 'kB', expected one of flops: K, M, G or none"),
+        ("size=3x", "has the unit 'x'"),
+    ],
+)
+def test_each_kind_has_its_units(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
         parse_budget(text)
 
 

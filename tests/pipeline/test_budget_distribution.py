@@ -51,7 +51,7 @@ def conv_net() -> nn.Module:
 def wish(kind: str, cost: NetworkCost, share: float) -> str:
     """A budget of a share of what the dense network costs."""
     amount = {"speedup": 1 / share, "latency": share * cost.dense * 1e-9}.get(kind, share * cost.dense)
-    return f"{kind}={amount:.9f}"
+    return f"{kind}={amount:.9f}{'s' if kind == 'latency' else ''}"
 
 
 @given(
