@@ -1,6 +1,6 @@
 """What came of pruning an ONNX file: layers, outputs, bytes and times."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isnan
 from pathlib import Path
@@ -105,19 +105,26 @@ class SparsifyReport:
 
 def summary_table(report: SparsifyReport) -> TextTable:
     """Return the figures of a result."""
-    quality = report.quality
     rows = [
         ("sparsity", f"{percent(report.sparsity)} of {len(report.layers)} layers"),
         *([("dead channels removed", _channels(gone))] if (gone := report.facts.get("dead_channels")) else []),
         ("bytes", f"{report.bytes:,} of {report.source_bytes:,}"),
-        ("signal to noise of the outputs", f"{quality.snr:.1f} dB"),
-        *([("mean cosine of the outputs", f"{quality.cosine:.4f}")] if quality.cosine is not None else []),
-        *([("same class as the original", percent(quality.agreement))] if quality.agreement is not None else []),
+        *_quality_rows(report.quality),
         *([("predicted for these layers", _change(report.predicted))] if report.predicted else []),
         *((f"{each.file} in {each.runtime}", duration(each.seconds)) for each in report.latencies),
         *([("speed-up", f"{report.speedup:.2f}x")] if report.speedup else []),
     ]
-    return TextTable(f"on {quality.samples} held-out samples", ("", ""), tuple(rows))
+    return TextTable(f"on {report.quality.samples} held-out samples", ("", ""), tuple(rows))
+
+
+def _quality_rows(quality: OutputQuality) -> Iterator[tuple[str, str]]:
+    yield "signal to noise of the outputs", "not known" if quality.snr is None else f"{quality.snr:.1f} dB"
+    if quality.cosine is not None:
+        yield "mean cosine of the outputs", f"{quality.cosine:.4f}"
+    if quality.agreement is not None:
+        yield f"same {'class' if quality.values else 'integers'} as the original", percent(quality.agreement)
+    if quality.not_finite:
+        yield "outputs left out, as they are not finite", f"{quality.not_finite:,} of {quality.values:,}"
 
 
 def _channels(removed: Mapping[str, int]) -> str:
