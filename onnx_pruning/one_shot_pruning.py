@@ -32,6 +32,7 @@ class PrunedWeight:
     error: float | None
     how: str
     predicted: tuple[float, float] | None = None  # dense, and with the weights left
+    depthwise: bool = False  # stays dense, and counts in no share of zeros
 
     @property
     def size(self) -> int:
@@ -75,7 +76,8 @@ def _smallest_removed(pruned: PrunedModel, layer: PrunableLayer, count: int, how
     if count < layer.size:
         blocks = by_magnitude(layer, pruned.original(layer.name), count)
         pruned.apply(layer, PrunedLayer(blocks, None, 0.0))
-    return PrunedWeight(layer.name, layer.operator, layer.shape, count, None, how if count < layer.size else "dense")
+    how = how if count < layer.size else "dense"
+    return PrunedWeight(layer.name, layer.operator, layer.shape, count, None, how, depthwise=layer.depthwise)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ class OneShotPruning:
             if kept is None:
                 self.saved.save(layer.name, result, how)
             self.pruned.apply(layer, result)
-            yield PrunedWeight(layer.name, layer.operator, layer.shape, counts[layer.name], result.error, how)
+            count, error = counts[layer.name], result.error
+            yield PrunedWeight(layer.name, layer.operator, layer.shape, count, error, how, depthwise=layer.depthwise)
 
     def _layer(self, layer: PrunableLayer, sums: LayerSums, count: int) -> tuple[PrunedLayer, str]:
         weight = self.pruned.original(layer.name)

@@ -135,8 +135,7 @@ def _cosine(pairs: Sequence[tuple[Array, Array]]) -> float | None:
 
 def _cosines(wanted: Array, got: Array) -> Array:
     """Return the cosine of each row; 0 for one that has become other than finite."""
-    broken = ~np.isfinite(got).all(1)
-    got = np.where(broken[:, None], 0.0, got)
+    got = np.where(np.isfinite(got).all(1, keepdims=True), got, 0.0)
     lengths = np.linalg.norm(wanted, axis=1) * np.linalg.norm(got, axis=1)
     return np.asarray(np.einsum("ij,ij->i", wanted, got) / np.maximum(lengths, 1e-300))
 

@@ -26,6 +26,8 @@ def with_predictions(
 
     def predicted(each: PrunedWeight) -> tuple[float, float] | None:
         cost = costs.get(each.name)
-        return None if cost is None else (1e-9 * cost(1.0), 1e-9 * cost(each.count / each.size))
+        if cost is None or not cost(1.0):  # 0 for layers that the cost model does not know
+            return None
+        return 1e-9 * cost(1.0), 1e-9 * cost(each.count / each.size)
 
     return [replace(each, predicted=predicted(each)) for each in pruned]

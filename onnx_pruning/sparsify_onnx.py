@@ -12,7 +12,7 @@ import onnx
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.wording import listed
 from rigl_compress.exporters.onnx_export import ExportedModel, check_target, write_checked
-from rigl_compress.exporters.onnx_file import load_model, sha256_of
+from rigl_compress.exporters.onnx_file import files_of, load_model, sha256_of
 from rigl_compress.exporters.ort_sessions import open_session
 from rigl_compress.exporters.reference_outputs import session_reference
 from rigl_compress.exporters.restore import restore
@@ -35,7 +35,7 @@ from rigl_compress.onnx_pruning.prunable_layers import FoundLayers, PrunableLaye
 from rigl_compress.onnx_pruning.pruned_model import PrunedModel, with_own_biases
 from rigl_compress.onnx_pruning.saved_layers import SavedLayers
 from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
-from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport
+from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport, sparsity_of
 from rigl_compress.pipeline.bench.model_inputs import one_sample
 from rigl_compress.pipeline.workspace import locked_for
 from rigl_compress.runtime.sparse_runtime_export import TARGET, export_sparse_runtime, refuse_rewritten
@@ -159,7 +159,7 @@ class _Job:
         latencies, notes = measured_latencies(self.source, self.path, calibration.held_out[0], self.config)
         return SparsifyReport(
             self.source, self.path, self.config.chosen_method, self.config.chosen_allocation, tuple(layers),
-            found.dense, quality, self.source.stat().st_size, exported.bytes, latencies,
+            found.dense, quality, sum(each.stat().st_size for each in files_of(self.source)), exported.bytes, latencies,
             (*self.notes, *notes), facts=self.facts,
         )  # fmt: skip
 
@@ -261,8 +261,7 @@ class _Job:
         return found
 
     def _write(self, small: onnx.ModelProto, calibration: Calibration, layers: Sequence[PrunedWeight]) -> ExportedModel:
-        left, total = sum(each.count for each in layers), sum(each.size for each in layers)
-        own = {"method": self.config.chosen_method, "sparsity": round(1 - left / total, 6)}
+        own = {"method": self.config.chosen_method, "sparsity": round(sparsity_of(layers), 6)}
         earlier = {key: value for key, value in metadata_of(small).items() if key not in ("tensors", "encoding")}
         facts = {**earlier, "sparsify": own, "source_sha256": sha256_of(self.source)}
         inputs = calibration.held_out[0]

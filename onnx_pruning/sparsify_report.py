@@ -25,6 +25,12 @@ class Latency:
     seconds: float
 
 
+def sparsity_of(layers: Sequence[PrunedWeight]) -> float:
+    """Return the share of zeros in layers; depthwise ones, which stay dense, do not count."""
+    free = [each for each in layers if not each.depthwise]
+    return 1 - sum(each.count for each in free) / max(1, sum(each.size for each in free))
+
+
 @dataclass(frozen=True)
 class SparsifyReport:
     """The result of `sparsify_onnx`."""
@@ -46,7 +52,7 @@ class SparsifyReport:
     @property
     def sparsity(self) -> float:
         """The share of zeros in all layers that could be pruned."""
-        return 1 - sum(each.count for each in self.layers) / max(1, sum(each.size for each in self.layers))
+        return sparsity_of(self.layers)
 
     def time_of(self, file: str, runtime: str) -> float | None:
         """Return the median time of a file in a runtime."""
@@ -105,8 +111,10 @@ class SparsifyReport:
 
 def summary_table(report: SparsifyReport) -> TextTable:
     """Return the figures of a result."""
+    alone = [each for each in report.layers if each.depthwise]
     rows = [
-        ("sparsity", f"{percent(report.sparsity)} of {len(report.layers)} layers"),
+        ("sparsity", f"{percent(report.sparsity)} of {len(report.layers) - len(alone)} layers"),
+        *([("left dense, one channel per output", _left_dense(alone))] if alone else []),
         *([("dead channels removed", _channels(gone))] if (gone := report.facts.get("dead_channels")) else []),
         ("bytes", f"{report.bytes:,} of {report.source_bytes:,}"),
         *_quality_rows(report.quality),
@@ -115,6 +123,11 @@ def summary_table(report: SparsifyReport) -> TextTable:
         *([("speed-up", f"{report.speedup:.2f}x")] if report.speedup else []),
     ]
     return TextTable(f"on {report.quality.samples} held-out samples", ("", ""), tuple(rows))
+
+
+def _left_dense(layers: Sequence[PrunedWeight]) -> str:
+    count = sum(each.size for each in layers)
+    return f"{count:,} weights of {len(layers)} layer{'s' if len(layers) > 1 else ''}"
 
 
 def _quality_rows(quality: OutputQuality) -> Iterator[tuple[str, str]]:
@@ -135,7 +148,7 @@ def layer_table(report: SparsifyReport) -> TextTable:
     """Return a row for every layer."""
     rows = [
         (each.name, each.operator, "×".join(map(str, each.shape)), percent(each.sparsity), _error(each.error), each.how,
-         _change(each.predicted))
+         "not known" if report.latencies and each.predicted is None else _change(each.predicted))
         for each in report.layers
     ]  # fmt: skip
     columns = ("weight", "operator", "shape", "sparsity", "error", "how", "predicted")
