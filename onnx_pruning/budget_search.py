@@ -90,7 +90,12 @@ def within_time(
     if wished >= dense:
         return Found(choose(candidates, float("inf")), dense)
     whole = sum(each[0].cost for each in candidates.values())
-    least = sum(min(one.cost for one in each) for each in candidates.values()) / whole
+    least = sum(min(one.cost for one in each) for each in candidates.values()) / (whole or 1.0)
+    if not whole or least == 1.0:
+        raise InputError(
+            f"the budget {budget} cannot be met: no layer of the file gains from zeros in rc.InferenceSession, so that "
+            f"the closest is {_time_text(budget.kind, dense, dense)}; choose a size, FLOPs or a sparsity"
+        )
     share, known = max(least, wished / dense), {1.0: dense}
     best: tuple[float, Choice] | None = None
     for _ in range(TRIES):
@@ -103,9 +108,13 @@ def within_time(
         share = _next_share(known, wished, least)
     assert best is not None
     if best[0] > 1.1 * wished:
-        closest = f"speedup={dense / best[0]:.2f}" if budget.kind == "speedup" else f"latency={1e3 * best[0]:.3g}ms"
+        closest = _time_text(budget.kind, dense, best[0])
         raise InputError(f"the budget {budget} cannot be met on this machine: the closest is {closest}")
     return Found(best[1], best[0], tuple(sorted(known.items())))
+
+
+def _time_text(kind: str, dense: float, time: float) -> str:
+    return f"speedup={dense / time:.2f}" if kind == "speedup" else f"latency={1e3 * time:.3g}ms"
 
 
 def _next_share(known: Mapping[float, float], wished: float, least: float) -> float:
