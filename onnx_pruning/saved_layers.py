@@ -14,6 +14,8 @@ from rigl_compress.onnx_pruning.layer_surgery import PrunedLayer
 
 _KIND = "pruned layer"
 _SETTINGS = "settings.json"
+ERRORS = "errors"
+_OF_ERRORS = ("source", "samples", "dense")  # the settings that the errors of layers depend on
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class SavedLayers:
 
     @classmethod
     def beside(cls, output: Path, settings: dict[str, Any]) -> "SavedLayers":
-        """Open the folder of an output; what other settings left there is removed."""
+        """Open the folder of an output; what other settings left there is removed, but errors that are still right."""
         folder = _folder_of(output)
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise InputError(f"{folder} is not a folder, layers that are done are kept there: remove it")
@@ -32,10 +34,19 @@ class SavedLayers:
             raise InputError(f"{folder} holds other files, layers that are done are kept there: move it")
         found = cls(folder)
         if folder.is_dir() and found._settings() != settings:
+            errors = found._errors_for(settings)
             rmtree(folder)
-        if not folder.is_dir():
+            if errors is not None:
+                found.save_table(ERRORS, errors)
+        if found._settings() is None:
             write_json(folder / _SETTINGS, settings)
         return found
+
+    def _errors_for(self, settings: dict[str, Any]) -> Any:
+        """Return the errors of layers that were measured, if these settings change none of them."""
+        earlier = self._settings()
+        known = isinstance(earlier, dict) and all(earlier.get(key) == settings[key] for key in _OF_ERRORS)
+        return self.load_table(ERRORS) if known else None
 
     @classmethod
     def are_beside(cls, output: Path, settings: dict[str, Any] | None = None) -> bool:

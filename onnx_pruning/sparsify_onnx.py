@@ -33,7 +33,7 @@ from rigl_compress.onnx_pruning.output_quality import check_finite, compare, out
 from rigl_compress.onnx_pruning.predicted_times import with_predictions
 from rigl_compress.onnx_pruning.prunable_layers import FoundLayers, PrunableLayer, find_prunable
 from rigl_compress.onnx_pruning.pruned_model import PrunedModel, with_own_biases
-from rigl_compress.onnx_pruning.saved_layers import SavedLayers
+from rigl_compress.onnx_pruning.saved_layers import ERRORS, SavedLayers
 from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
 from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport, sparsity_of
 from rigl_compress.pipeline.bench.model_inputs import one_sample
@@ -201,9 +201,8 @@ class _Job:
         if self.config.chosen_method != "obs":
             self._check_target()
             return SavedLayers()
-        kept = ("sparsity", "budget", "allocation")
-        settings = {key: getattr(self.config, key) for key in kept} | {"samples": calibration.digest}
-        settings |= {"source": sha256_of(self.source), "dense": list(self.config.dense)}
+        settings = self.config.decides | {"samples": calibration.digest}
+        settings |= {"source": [sha256_of(each) for each in files_of(self.source)]}
         if not SavedLayers.are_beside(self.path, settings):
             self._check_target()
         saved = SavedLayers.beside(self.path, settings)
@@ -237,13 +236,13 @@ class _Job:
 
     def _errors(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, LayerErrors]:
         """Return the errors of layers, measured or from an interrupted run."""
-        kept = pruning.saved.load_table("errors")
+        kept = pruning.saved.load_table(ERRORS)
         self.errors.update({name: LayerErrors.from_json(each) for name, each in (kept or {}).items()})
         if self.errors:
             return self.errors
         probe = ErrorProbe(pruning.pruned, pruning.calibration, self.config.chosen_method, self.config.threads)
         self.errors.update(probe.run([each for each in layers if not each.depthwise], self.listener))
-        pruning.saved.save_table("errors", {name: each.to_json() for name, each in self.errors.items()})
+        pruning.saved.save_table(ERRORS, {name: each.to_json() for name, each in self.errors.items()})
         return self.errors
 
     def _prune(
