@@ -62,7 +62,7 @@ class PrunedModel:
     def tensors(self, layer: PrunableLayer, pruned: PrunedLayer) -> dict[str, onnx.TensorProto]:
         """Return the tensors that a pruned layer has instead of its own."""
         weight = self.original(layer.name)
-        found = {layer.name: layer.stored(pruned.blocks).astype(weight.dtype)}
+        found = {layer.name: layer.stored(pruned.blocks).astype(weight.dtype) + weight.dtype.type(0)}  # no -0.0
         if pruned.shift is not None and layer.bias is not None:
             bias = self.original(layer.bias.name)
             found[layer.bias.name] = (bias + pruned.shift.reshape(bias.shape)).astype(bias.dtype)

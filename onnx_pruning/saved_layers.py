@@ -14,7 +14,7 @@ from rigl_compress.onnx_pruning.layer_surgery import PrunedLayer
 
 _KIND = "pruned layer"
 _SETTINGS = "settings.json"
-ERRORS = "errors"
+ERRORS, COUNTS = "errors", "counts"
 _OF_ERRORS = ("source", "samples", "dense")  # the settings that the errors of layers depend on
 
 
@@ -93,6 +93,12 @@ class SavedLayers:
         """Keep a table of plain values."""
         if self.folder is not None:
             write_json(self.folder / f"{name}.json", content)
+
+    def forget(self) -> None:
+        """Remove layers and their counts, but not what was measured: they are to be pruned further."""
+        if self.folder is not None:
+            for each in (*self.folder.glob("*.safetensors"), self.folder / f"{COUNTS}.json"):
+                each.unlink(missing_ok=True)
 
     @property
     def count(self) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -11,12 +10,12 @@ import onnx
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.wording import listed
-from rigl_compress.exporters.onnx_export import ExportedModel, check_target, write_checked
+from rigl_compress.exporters.onnx_export import check_target
 from rigl_compress.exporters.onnx_file import files_of, load_model, sha256_of
 from rigl_compress.exporters.ort_sessions import open_session
-from rigl_compress.exporters.reference_outputs import session_reference
 from rigl_compress.exporters.restore import restore
-from rigl_compress.exporters.sparsify import lift_constants, metadata_of
+from rigl_compress.exporters.sparsify import lift_constants
+from rigl_compress.onnx_pruning.budget_attempts import BudgetAttempts
 from rigl_compress.onnx_pruning.budget_search import TrialTimer, budgeted
 from rigl_compress.onnx_pruning.calibration_samples import Calibration, read_calibration
 from rigl_compress.onnx_pruning.channel_removal import remove_dead_channels
@@ -32,13 +31,14 @@ from rigl_compress.onnx_pruning.one_shot_pruning import (
 from rigl_compress.onnx_pruning.output_quality import check_finite, compare, outputs_of, unchanged
 from rigl_compress.onnx_pruning.predicted_times import with_predictions
 from rigl_compress.onnx_pruning.prunable_layers import FoundLayers, PrunableLayer, find_prunable
+from rigl_compress.onnx_pruning.pruned_file import PrunedFile
 from rigl_compress.onnx_pruning.pruned_model import PrunedModel, with_own_biases
-from rigl_compress.onnx_pruning.saved_layers import ERRORS, SavedLayers
+from rigl_compress.onnx_pruning.saved_layers import COUNTS, ERRORS, SavedLayers
 from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
 from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport, sparsity_of
 from rigl_compress.pipeline.bench.model_inputs import one_sample
 from rigl_compress.pipeline.workspace import locked_for
-from rigl_compress.runtime.sparse_runtime_export import TARGET, export_sparse_runtime, refuse_rewritten
+from rigl_compress.runtime.sparse_runtime_export import refuse_rewritten
 from rigl_compress.sparsity.budgets import parse_budget
 
 
@@ -113,6 +113,7 @@ class _Job:
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
         self.saved = SavedLayers()
+        self.attempts = BudgetAttempts(parse_budget(config.budget)) if config.budget else None
 
     def run(self, *, keep_layers: bool = False) -> SparsifyReport:
         """Read, prune, check, write."""
@@ -148,20 +149,37 @@ class _Job:
         pruned = PrunedModel(plain)
         self.saved = self._opened(calibration)
         pruning = OneShotPruning(pruned, calibration, self.saved, self.config.threads)
-        counts = self._counts(pruning, found.layers)
-        layers = self._prune(pruning, found.layers, counts)
+        file = PrunedFile(self.source, self.config, calibration.held_out[0])
+        layers, alive = self._fitting(pruning, found.layers, file)
         if self.config.timing is not None:
             layers = with_predictions(layers, plain, found.layers, one_sample(plain, calibration.held_out[0]))
         small = pruned.model()
         self.listener("checking", 0, 1)
         quality = compare(expected, outputs_of(small, calibration.held_out, self.config.threads), plain)
-        exported = self._write(self._without_dead(small, calibration), calibration, layers)
+        exported = file.write(alive, self.path, sparsity_of(layers))
         latencies, notes = measured_latencies(self.source, self.path, calibration.held_out[0], self.config)
         return SparsifyReport(
             self.source, self.path, self.config.chosen_method, self.config.chosen_allocation, tuple(layers),
             found.dense, quality, sum(each.stat().st_size for each in files_of(self.source)), exported.bytes, latencies,
             (*self.notes, *notes), facts=self.facts,
-        )  # fmt: skip
+        ).with_budget(file.flops(alive) if "flops" in self.config.budget else None)  # fmt: skip
+
+    def _fitting(
+        self, pruning: OneShotPruning, layers: Sequence[PrunableLayer], file: PrunedFile
+    ) -> tuple[list[PrunedWeight], onnx.ModelProto]:
+        """Prune; again and further, if the file would be larger than its budget. Return the model as it is written."""
+        known = len(self.notes)
+        while True:
+            rows = self._prune(pruning, layers, self._counts(pruning, layers, file))
+            alive = self._without_dead(pruning.pruned.model(), pruning.calibration)
+            if self.attempts is None or self.attempts.wished.kind != "size":
+                return rows, alive
+            if self.attempts.fits(file.size(alive, sparsity_of(rows)), self.facts["budget"]["planned"]):
+                return rows, alive
+            pruning.saved.forget()
+            pruning.pruned.changed.clear()
+            del self.notes[known:]
+            self.facts.pop("dead_channels", None)
 
     def _without_dead(self, small: onnx.ModelProto, calibration: Calibration) -> onnx.ModelProto:
         """Return the model without dead channels; as it is, if that would change its outputs."""
@@ -210,28 +228,35 @@ class _Job:
             self.notes.append(f"resumed: {saved.count} layers were done")
         return saved
 
-    def _counts(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, int]:
+    def _counts(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer], file: PrunedFile) -> dict[str, int]:
         density = self.config.density
-        if self.config.budget:
-            return self._budgeted(pruning, layers)
+        if self.attempts is not None:
+            return self._budgeted(pruning, layers, file, self.attempts)
         if self.config.chosen_allocation == "uniform":
             return uniform_counts(layers, density)
         if self.config.chosen_allocation == "scaled":
             return scaled_counts(pruning.pruned, layers, density)
         return dict(error_counts(layers, self._errors(pruning, layers), density).counts)
 
-    def _budgeted(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, int]:
+    def _budgeted(
+        self, pruning: OneShotPruning, layers: Sequence[PrunableLayer], file: PrunedFile, attempts: BudgetAttempts
+    ) -> dict[str, int]:
         """Return the counts that meet the budget; those of an interrupted run are kept, as times differ."""
-        kept = pruning.saved.load_table("counts")
+        kept = pruning.saved.load_table(COUNTS)
         if kept is None:
             sample = one_sample(pruning.pruned.source, pruning.calibration.held_out[0])
             timer = TrialTimer(pruning.pruned, layers, sample, self.config.threads, self.listener)
-            found = budgeted(parse_budget(self.config.budget), timer, self._errors(pruning, layers), self.config)
+            found = attempts.solved(lambda aimed: budgeted(aimed, timer, self._errors(pruning, layers), file))
             choice = found.choice.densities
             kept = {"counts": {each.name: round(choice.get(each.name, 1.0) * each.size) for each in layers}}
-            kept |= {"cost": found.cost, "tried": found.tried}
-            pruning.saved.save_table("counts", kept)
-        self.facts["budget"] = {"wished": self.config.budget, "planned": kept["cost"], "tried": kept["tried"]}
+            kept |= {"cost": found.cost, "tried": found.tried, "speedup": found.speedup}
+            pruning.saved.save_table(COUNTS, kept)
+        facts = {"planned": kept["cost"], "tried": kept["tried"], "speedup": kept.get("speedup")}
+        self.facts["budget"] = {"wished": self.config.budget, **facts}
+        if all(kept["counts"][each.name] == each.size for each in layers):
+            self.notes.append(
+                f"the budget {self.config.budget} is already met by the dense network: nothing is removed"
+            )
         return dict(kept["counts"])
 
     def _errors(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, LayerErrors]:
@@ -258,19 +283,6 @@ class _Job:
         if fallen:
             self.notes.append(f"pruned by magnitude: {', '.join(fallen[:3])}")
         return found
-
-    def _write(self, small: onnx.ModelProto, calibration: Calibration, layers: Sequence[PrunedWeight]) -> ExportedModel:
-        own = {"method": self.config.chosen_method, "sparsity": round(sparsity_of(layers), 6)}
-        earlier = {key: value for key, value in metadata_of(small).items() if key not in ("tensors", "encoding")}
-        facts = {**earlier, "sparsify": own, "source_sha256": sha256_of(self.source)}
-        inputs = calibration.held_out[0]
-        if self.config.target == TARGET:
-            with TemporaryDirectory() as folder:
-                plain = Path(folder) / "plain.onnx"
-                plain.write_bytes(small.SerializeToString())
-                return export_sparse_runtime(plain, self.path, overwrite=True, inputs=inputs, facts=facts)
-        reference = session_reference(open_session(small), inputs)
-        return write_checked(small, self.path, replace(self.config.layout, facts=facts), reference)
 
 
 def _check_patterns(patterns: Sequence[str], found: FoundLayers) -> None:

@@ -1,13 +1,14 @@
 """What came of pruning an ONNX file: layers, outputs, bytes and times."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isnan
 from pathlib import Path
 from typing import Any
 
 from rigl_compress.core.artifacts import FORMAT
 from rigl_compress.core.wording import percent
+from rigl_compress.onnx_pruning.budget_outcome import BudgetOutcome
 from rigl_compress.onnx_pruning.one_shot_pruning import PrunedWeight
 from rigl_compress.onnx_pruning.output_quality import OutputQuality
 from rigl_compress.pipeline.bench.bench_tables import TextTable, duration
@@ -75,6 +76,15 @@ class SparsifyReport:
         known = [each.predicted for each in self.layers if each.predicted]
         return (sum(each[0] for each in known), sum(each[1] for each in known)) if known else None
 
+    def with_budget(self, flops: float | None) -> "SparsifyReport":
+        """Add what the budget came to, and a note if the measured time is another than the wished one."""
+        if "budget" not in self.facts:
+            return self
+        figures = {"size": float(self.bytes), "flops": flops, "latency": self.latency, "speedup": self.speedup}
+        found = BudgetOutcome.of(self.facts["budget"], figures)
+        facts = {**self.facts, "budget": {**self.facts["budget"], "reached": found.reached, "measured": found.measured}}
+        return replace(self, facts=facts, notes=(*self.notes, *found.notes(removed=self.sparsity > 0)))
+
     def metric(self, name: str) -> float | None:
         """Return a figure by its name in a condition."""
         quality = self.quality
@@ -115,6 +125,7 @@ def summary_table(report: SparsifyReport) -> TextTable:
     rows = [
         ("sparsity", f"{percent(report.sparsity)} of {len(report.layers) - len(alone)} layers"),
         *([("left dense, one channel per output", _left_dense(alone))] if alone else []),
+        *([("budget", BudgetOutcome.read(known).line)] if (known := report.facts.get("budget")) else []),
         *([("dead channels removed", _channels(gone))] if (gone := report.facts.get("dead_channels")) else []),
         ("bytes", f"{report.bytes:,} of {report.source_bytes:,}"),
         *_quality_rows(report.quality),
