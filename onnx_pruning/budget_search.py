@@ -54,7 +54,10 @@ def candidates_of(
     """Return the candidates of every layer; of those that cost the same the densest."""
     return {
         each.name: without_idle_zeros(
-            [Candidate(one, costs[each.name](one), errors[each.name].at(one)) for one in densities()]
+            [
+                Candidate(one, costs[each.name](min(one, each.most / each.size)), errors[each.name].at(one))
+                for one in densities()
+            ]
         )
         for each in layers
     }
@@ -175,7 +178,7 @@ class TrialTimer:
         return timed
 
     def _removed(self, choice: Choice) -> onnx.ModelProto:
-        counts = {each.name: round(choice.densities.get(each.name, 1.0) * each.size) for each in self.layers}
+        counts = {each.name: each.count_at(choice.densities.get(each.name, 1.0)) for each in self.layers}
         trial = PrunedModel(self.pruned.source)
         prune_by_magnitude(trial, self.layers, counts)
         return trial.model()

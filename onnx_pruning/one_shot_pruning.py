@@ -31,7 +31,7 @@ class PrunedWeight:
     count: int
     error: float | None
     how: str
-    predicted: tuple[float, float] | None = None  # dense, and with the weights left
+    predicted: tuple[float, float] | None = None  # before, and with the weights left
     depthwise: bool = False  # stays dense, and counts in no share of zeros
 
     @property
@@ -73,10 +73,10 @@ def prune_by_magnitude(
 
 
 def _smallest_removed(pruned: PrunedModel, layer: PrunableLayer, count: int, how: str) -> PrunedWeight:
-    if count < layer.size:
+    if count < layer.most:
         blocks = by_magnitude(layer, pruned.original(layer.name), count)
         pruned.apply(layer, PrunedLayer(blocks, None, 0.0))
-    how = how if count < layer.size else "dense"
+    how = how if count < layer.most else "as it was" if layer.zeros else "dense"
     return PrunedWeight(layer.name, layer.operator, layer.shape, count, None, how, depthwise=layer.depthwise)
 
 
@@ -118,7 +118,7 @@ class OneShotPruning:
             if kept is None:
                 self.saved.save(layer.name, result, how)
             self.pruned.apply(layer, result)
-            count, error = counts[layer.name], result.error
+            count, error = self.pruned.nonzeros(layer.name), result.error
             yield PrunedWeight(layer.name, layer.operator, layer.shape, count, error, how, depthwise=layer.depthwise)
 
     def _layer(self, layer: PrunableLayer, sums: LayerSums, count: int) -> tuple[PrunedLayer, str]:
@@ -130,7 +130,7 @@ class OneShotPruning:
             few = f"magnitude: {sums.samples:,} samples for {sums.columns:,} columns"
             return _unfitted(layer, weight, count), few
         singular = f", singular: {sums.samples:,} samples for {sums.columns:,} columns, damped"
-        how = "obs" if count < layer.size else "refitted"
+        how = "obs" if count < layer.most else "refitted"
         return LayerSurgeon(moments)(count), how + (singular if sums.samples < sums.columns else "")
 
 

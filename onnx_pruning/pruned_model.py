@@ -55,6 +55,10 @@ class PrunedModel:
         """Return a tensor as it was."""
         return numpy_helper.to_array(self._stored[name])
 
+    def nonzeros(self, name: str) -> int:
+        """Return how many values of a tensor are not zero now."""
+        return int(np.count_nonzero(numpy_helper.to_array(self.changed.get(name, self._stored[name]))))
+
     def apply(self, layer: PrunableLayer, pruned: PrunedLayer) -> None:
         """Set the weight of a layer, and its bias."""
         self.changed.update(self.tensors(layer, pruned))

@@ -9,18 +9,17 @@ from typing import Any
 import onnx
 
 from rigl_compress.core.errors import InputError
-from rigl_compress.core.wording import listed
+from rigl_compress.core.wording import listed, percent
 from rigl_compress.exporters.onnx_export import check_target
 from rigl_compress.exporters.onnx_file import files_of, load_model, sha256_of
 from rigl_compress.exporters.ort_sessions import open_session
 from rigl_compress.exporters.restore import restore
 from rigl_compress.exporters.sparsify import lift_constants
-from rigl_compress.onnx_pruning.budget_attempts import BudgetAttempts
-from rigl_compress.onnx_pruning.budget_search import TrialTimer, budgeted
 from rigl_compress.onnx_pruning.calibration_samples import Calibration, read_calibration
 from rigl_compress.onnx_pruning.channel_removal import remove_dead_channels
-from rigl_compress.onnx_pruning.density_allocation import error_counts, scaled_counts, uniform_counts
-from rigl_compress.onnx_pruning.layer_errors import ErrorProbe, LayerErrors
+from rigl_compress.onnx_pruning.density_allocation import already
+from rigl_compress.onnx_pruning.density_plan import DensityPlan
+from rigl_compress.onnx_pruning.layer_errors import LayerErrors
 from rigl_compress.onnx_pruning.measured_latency import measured_latencies
 from rigl_compress.onnx_pruning.one_shot_pruning import (
     Listener,
@@ -33,13 +32,12 @@ from rigl_compress.onnx_pruning.predicted_times import with_predictions
 from rigl_compress.onnx_pruning.prunable_layers import FoundLayers, PrunableLayer, find_prunable
 from rigl_compress.onnx_pruning.pruned_file import PrunedFile
 from rigl_compress.onnx_pruning.pruned_model import PrunedModel, with_own_biases
-from rigl_compress.onnx_pruning.saved_layers import COUNTS, ERRORS, SavedLayers
+from rigl_compress.onnx_pruning.saved_layers import SavedLayers
 from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
 from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport, sparsity_of
 from rigl_compress.pipeline.bench.model_inputs import one_sample
 from rigl_compress.pipeline.workspace import locked_for
 from rigl_compress.runtime.sparse_runtime_export import refuse_rewritten
-from rigl_compress.sparsity.budgets import parse_budget
 
 
 def sparsify_onnx(
@@ -113,7 +111,7 @@ class _Job:
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
         self.saved = SavedLayers()
-        self.attempts = BudgetAttempts(parse_budget(config.budget)) if config.budget else None
+        self.plan = DensityPlan(config, listener, self.errors, self.notes, self.facts)
 
     def run(self, *, keep_layers: bool = False) -> SparsifyReport:
         """Read, prune, check, write."""
@@ -170,11 +168,9 @@ class _Job:
         """Prune; again and further, if the file would be larger than its budget. Return the model as it is written."""
         known = len(self.notes)
         while True:
-            rows = self._prune(pruning, layers, self._counts(pruning, layers, file))
+            rows = self._prune(pruning, layers, self.plan.counts(pruning, layers, file))
             alive = self._without_dead(pruning.pruned.model(), pruning.calibration)
-            if self.attempts is None or self.attempts.wished.kind != "size":
-                return rows, alive
-            if self.attempts.fits(file.size(alive, sparsity_of(rows)), self.facts["budget"]["planned"]):
+            if not self.plan.sized or self.plan.fits(file.size(alive, sparsity_of(rows))):
                 return rows, alive
             pruning.saved.forget()
             pruning.pruned.changed.clear()
@@ -212,6 +208,11 @@ class _Job:
         alone = {each.name: each.size for each in found.layers if each.depthwise}
         if alone:
             self.notes.append(f"left dense, as they read one channel per output: {listed(alone, most=3)}")
+        share, asked = already(found.layers), 1 - self.config.density
+        if share > asked and not self.config.budget:
+            self.notes.append(
+                f"the weights had {percent(share)} zeros, more than the {percent(asked)} asked: these stay"
+            )
         return found
 
     def _opened(self, calibration: Calibration) -> SavedLayers:
@@ -227,48 +228,6 @@ class _Job:
         if saved.count:
             self.notes.append(f"resumed: {saved.count} layers were done")
         return saved
-
-    def _counts(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer], file: PrunedFile) -> dict[str, int]:
-        density = self.config.density
-        if self.attempts is not None:
-            return self._budgeted(pruning, layers, file, self.attempts)
-        if self.config.chosen_allocation == "uniform":
-            return uniform_counts(layers, density)
-        if self.config.chosen_allocation == "scaled":
-            return scaled_counts(pruning.pruned, layers, density)
-        return dict(error_counts(layers, self._errors(pruning, layers), density).counts)
-
-    def _budgeted(
-        self, pruning: OneShotPruning, layers: Sequence[PrunableLayer], file: PrunedFile, attempts: BudgetAttempts
-    ) -> dict[str, int]:
-        """Return the counts that meet the budget; those of an interrupted run are kept, as times differ."""
-        kept = pruning.saved.load_table(COUNTS)
-        if kept is None:
-            sample = one_sample(pruning.pruned.source, pruning.calibration.held_out[0])
-            timer = TrialTimer(pruning.pruned, layers, sample, self.config.threads, self.listener)
-            found = attempts.solved(lambda aimed: budgeted(aimed, timer, self._errors(pruning, layers), file))
-            choice = found.choice.densities
-            kept = {"counts": {each.name: round(choice.get(each.name, 1.0) * each.size) for each in layers}}
-            kept |= {"cost": found.cost, "tried": found.tried, "speedup": found.speedup}
-            pruning.saved.save_table(COUNTS, kept)
-        facts = {"planned": kept["cost"], "tried": kept["tried"], "speedup": kept.get("speedup")}
-        self.facts["budget"] = {"wished": self.config.budget, **facts}
-        if all(kept["counts"][each.name] == each.size for each in layers):
-            self.notes.append(
-                f"the budget {self.config.budget} is already met by the dense network: nothing is removed"
-            )
-        return dict(kept["counts"])
-
-    def _errors(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, LayerErrors]:
-        """Return the errors of layers, measured or from an interrupted run."""
-        kept = pruning.saved.load_table(ERRORS)
-        self.errors.update({name: LayerErrors.from_json(each) for name, each in (kept or {}).items()})
-        if self.errors:
-            return self.errors
-        probe = ErrorProbe(pruning.pruned, pruning.calibration, self.config.chosen_method, self.config.threads)
-        self.errors.update(probe.run([each for each in layers if not each.depthwise], self.listener))
-        pruning.saved.save_table(ERRORS, {name: each.to_json() for name, each in self.errors.items()})
-        return self.errors
 
     def _prune(
         self, pruning: OneShotPruning, layers: Sequence[PrunableLayer], counts: dict[str, int]

@@ -10,7 +10,7 @@ from onnx_layers import correlated, perceptron, saved
 
 import rigl_compress as rc
 from rigl_compress.core.errors import InputError
-from rigl_compress.onnx_pruning import sparsify_onnx
+from rigl_compress.onnx_pruning import density_plan
 from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport
 
 
@@ -70,13 +70,13 @@ def test_external_data_that_changed_begin_anew(files: Path) -> None:
 def test_errors_are_measured_once_for_several_budgets(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="cannot be met"):
         run(files, budget="size=1kB")
-    monkeypatch.setattr(sparsify_onnx, "ErrorProbe", None)
+    monkeypatch.setattr(density_plan, "ErrorProbe", None)
     assert run(files, budget="size=15kB").sparsity > 0.3
 
 
 def test_errors_of_other_samples_are_measured_anew(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="cannot be met"):
         run(files, budget="size=1kB")
-    monkeypatch.setattr(sparsify_onnx, "ErrorProbe", None)
+    monkeypatch.setattr(density_plan, "ErrorProbe", None)
     with pytest.raises(TypeError):
         run(files, budget="size=15kB", samples=80)

@@ -13,7 +13,7 @@ from onnx_layers import correlated, draw, model_of, perceptron, saved
 import rigl_compress as rc
 from rigl_compress.core.errors import InputError
 from rigl_compress.exporters.restore import restore
-from rigl_compress.onnx_pruning import one_shot_pruning, sparsify_onnx
+from rigl_compress.onnx_pruning import density_plan, one_shot_pruning
 from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
 from rigl_compress.onnx_pruning.sparsify_onnx import sparsify_curve
 from rigl_compress.onnx_pruning.sparsify_report import METRICS, SparsifyReport
@@ -137,7 +137,7 @@ def test_an_interrupted_curve_goes_on_where_it_stopped(files: Path, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         curve("part.onnx", stop_at=5)  # the second layer of the second file
     assert (files / "part-0.3.onnx").exists()
-    monkeypatch.setattr(sparsify_onnx, "ErrorProbe", None)  # nothing is measured again
+    monkeypatch.setattr(density_plan, "ErrorProbe", None)  # nothing is measured again
     resumed = curve("part.onnx")
     assert ["resumed: 3 layers were done" in each.notes for each in resumed] == [True, False]
     assert "resumed: 1 layers were done" in resumed[1].notes
