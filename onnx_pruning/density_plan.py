@@ -62,10 +62,10 @@ class DensityPlan:
             found = attempts.solved(lambda aimed: budgeted(aimed, timer, self._errors(pruning, layers), file))
             kept = _table(found, layers)
             pruning.saved.save_table(COUNTS, kept)
-        self.facts["budget"] = {"wished": self.config.budget, **kept["facts"]}
-        if all(kept["counts"][each.name] == each.most for each in layers):
-            wished = self.config.budget
-            self.notes.append(f"the budget {wished} is already met by the dense network: nothing is removed")
+        idle = all(kept["counts"][each.name] == each.most for each in layers)
+        self.facts["budget"] = {"wished": self.config.budget, "idle": idle, **kept["facts"]}
+        if idle:
+            self.notes.append(f"the budget {self.config.budget} is already met by the original: nothing is removed")
         return dict(kept["counts"])
 
     def _errors(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, LayerErrors]:

@@ -83,7 +83,7 @@ class SparsifyReport:
         figures = {"size": float(self.bytes), "flops": flops, "latency": self.latency, "speedup": self.speedup}
         found = BudgetOutcome.of(self.facts["budget"], figures)
         facts = {**self.facts, "budget": {**self.facts["budget"], "reached": found.reached, "measured": found.measured}}
-        return replace(self, facts=facts, notes=(*self.notes, *found.notes(removed=self.sparsity > 0)))
+        return replace(self, facts=facts, notes=(*self.notes, *found.notes(removed=not facts["budget"]["idle"])))
 
     def metric(self, name: str) -> float | None:
         """Return a figure by its name in a condition."""

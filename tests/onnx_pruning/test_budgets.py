@@ -210,7 +210,7 @@ def test_no_zero_of_a_fitted_weight_has_a_sign(given: dict[str, Any]) -> None:
 def test_a_budget_that_the_dense_network_meets_removes_nothing(given: dict[str, Any]) -> None:
     found = rc.sparsify_onnx(**given, budget="size=1MB")
     assert found.sparsity == 0
-    assert "the budget size=1MB is already met by the dense network: nothing is removed" in found.notes
+    assert "the budget size=1MB is already met by the original: nothing is removed" in found.notes
 
 
 @pytest.mark.parametrize(
