@@ -91,16 +91,11 @@ def within_time(
     The more of the predicted time of its layers a network may take, the longer it takes: a line through what was
     measured says what to try next.
     """
-    wished = dense / budget.value if budget.kind == "speedup" else budget.value
+    wished = _wished_time(budget, dense)
     if wished >= dense:
         return Found(choose(candidates, float("inf")), dense)
     whole = sum(each[0].cost for each in candidates.values())
-    least = sum(min(one.cost for one in each) for each in candidates.values()) / (whole or 1.0)
-    if not whole or least == 1.0:
-        raise InputError(
-            f"the budget {budget} cannot be met: no layer of the file gains from zeros in rc.InferenceSession, so that "
-            f"the closest is {_time_text(budget.kind, dense, dense)}; choose a size, FLOPs or a sparsity"
-        )
+    least = sum(min(one.cost for one in each) for each in candidates.values()) / whole
     share, known = max(least, wished / dense), {1.0: dense}
     best: tuple[float, Choice] | None = None
     for _ in range(TRIES):
@@ -116,6 +111,20 @@ def within_time(
         closest = _time_text(budget.kind, dense, best[0])
         raise InputError(f"the budget {budget} cannot be met on this machine: the closest is {closest}")
     return Found(best[1], best[0], tuple(sorted(known.items())))
+
+
+def _wished_time(budget: Budget, dense: float) -> float:
+    return dense / budget.value if budget.kind == "speedup" else budget.value
+
+
+def _check_gain(costs: Mapping[str, Cost], budget: Budget, dense: float) -> None:
+    """Raise `InputError` for a time that is not met, and that zeros do not change."""
+    gains = any(cost(one) < cost(1.0) for cost in costs.values() for one in densities())
+    if not gains and _wished_time(budget, dense) < dense:
+        raise InputError(
+            f"the budget {budget} cannot be met: no layer of the file gains from zeros in rc.InferenceSession, so that "
+            f"the closest is {_time_text(budget.kind, dense, dense)}; choose a size, FLOPs or a sparsity"
+        )
 
 
 def _time_text(kind: str, dense: float, time: float) -> str:
@@ -200,17 +209,20 @@ class TrialTimer:
         return lambda: backend.open(source, setup).run
 
 
-def budgeted(budget: Budget, timer: TrialTimer, errors: Mapping[str, LayerErrors], file: PrunedFile) -> Found:
-    """Return the densities of layers that meet a budget with the least error."""
+def budgeted(
+    budget: Budget, timer: TrialTimer, errors: Callable[[], Mapping[str, LayerErrors]], file: PrunedFile
+) -> Found:
+    """Return the densities of layers that meet a budget with the least error; errors are measured if one can be met."""
     model, layers = timer.pruned.source, [each for each in timer.layers if not each.depthwise]
     if budget.kind in TIMES:
         costs = time_costs(model, layers, timer.sample)
         dense = timer.dense()
-        found = within_time(candidates_of(layers, errors, costs), budget, dense, timer.relative(dense))
+        _check_gain(costs, budget, dense)
+        found = within_time(candidates_of(layers, errors(), costs), budget, dense, timer.relative(dense))
         return replace(found, speedup=dense / found.cost)
     if budget.kind == "flops":
         costs, rest = flop_costs(model, layers, timer.sample)
-        return within(candidates_of(layers, errors, costs), budget, rest)
+        return within(candidates_of(layers, errors(), costs), budget, rest)
     costs = byte_costs(layers)
     rest = model.ByteSize() - sum(costs[each.name](1.0) for each in layers)
-    return within(candidates_of(layers, errors, costs), budget, rest, timer.written(file))
+    return within(candidates_of(layers, errors(), costs), budget, rest, timer.written(file))

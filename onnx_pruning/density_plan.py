@@ -59,7 +59,7 @@ class DensityPlan:
         if kept is None:
             sample = one_sample(pruning.pruned.source, pruning.calibration.held_out[0])
             timer = TrialTimer(pruning.pruned, layers, sample, self.config.threads, self.listener)
-            found = attempts.solved(lambda aimed: budgeted(aimed, timer, self._errors(pruning, layers), file))
+            found = attempts.solved(lambda aimed: budgeted(aimed, timer, lambda: self._errors(pruning, layers), file))
             kept = _table(found, layers)
             pruning.saved.save_table(COUNTS, kept)
         idle = all(kept["counts"][each.name] == each.most for each in layers)
