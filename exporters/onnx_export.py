@@ -187,10 +187,16 @@ def check_target(path: Path, *, overwrite: bool, source: Path | None = None) -> 
     return path
 
 
-def write_checked(plain: onnx.ModelProto, path: Path, layout: Layout, reference: ReferenceRun) -> ExportedModel:
-    """Encode a plain model and verify the file; it is moved into place only if every check passes."""
+def encoded(plain: onnx.ModelProto, layout: Layout) -> onnx.ModelProto:
+    """Return a copy of a plain model as it is written, with its metadata."""
     model = sparsify(plain, layout.encoding, layout.values)
     write_metadata(model, layout.metadata())
+    return model
+
+
+def write_checked(plain: onnx.ModelProto, path: Path, layout: Layout, reference: ReferenceRun) -> ExportedModel:
+    """Encode a plain model and verify the file; it is moved into place only if every check passes."""
+    model = encoded(plain, layout)
     verify.check_zeros(model, plain, exact=layout.values == "fp32")
     verify.check_rebuilt(model)
     if model.ByteSize() > LARGEST_FILE:

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from rigl_compress.core.errors import InputError, one_line
 from rigl_compress.exporters.bounded_tensors import check_model_sizes
-from rigl_compress.exporters.external_data import Span, check_spans, load_spans, spans_of
+from rigl_compress.exporters.external_data import Span, check_spans, contained, load_spans, spans_of
 from rigl_compress.exporters.protobuf_walk import check_attributes, check_texts
 
 LARGEST_FILE = 2**31 - 1  # of a protobuf message
@@ -42,6 +42,12 @@ def read_contained(path: Path) -> onnx.ModelProto:
         spans = spans_of(model)
     check_external(spans, path)
     return model
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the file of a model and those of its external data."""
+    spans = spans_of(read_contained(path))
+    return [path, *dict.fromkeys(contained(each.location, path.parent, each.tensor.name) for each in spans)]
 
 
 def check_size(path: Path) -> None:

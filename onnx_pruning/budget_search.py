@@ -2,21 +2,24 @@
 the network is timed with its smallest weights removed, before any layer is fitted."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from rigl_compress.core.errors import InputError
-from rigl_compress.exporters.sparsify import sparsify
 from rigl_compress.onnx_pruning.density_allocation import densities
 from rigl_compress.onnx_pruning.layer_costs import byte_costs, flop_costs, time_costs
 from rigl_compress.onnx_pruning.layer_errors import LayerErrors
 from rigl_compress.onnx_pruning.one_shot_pruning import Listener, prune_by_magnitude
 from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
+from rigl_compress.onnx_pruning.pruned_file import PrunedFile
 from rigl_compress.onnx_pruning.pruned_model import PrunedModel
 from rigl_compress.pipeline.bench.backends import Setup, usable_backend
 from rigl_compress.pipeline.bench.bench_sources import Source
@@ -25,13 +28,11 @@ from rigl_compress.pipeline.bench.timing_statistics import percentile
 from rigl_compress.sparsity.budget_solver import Candidate, Choice, choose, without_idle_zeros
 from rigl_compress.sparsity.budgets import TIMES, Budget, Cost
 
-if TYPE_CHECKING:
-    from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
-
 Array = NDArray[Any]
 TRIES = 7
 CORRECTIONS = 4
 CLOSE = 0.03  # of the wished time
+REACHABLE = 1.01  # of the smallest file that was tried: fitting chooses other zeros
 QUIET = 0.2  # of the runs of a trial: the others may have waited for other work of the machine
 TRIAL = TimingPlan(openings=1, rounds=40, seconds=3.0)
 Measure = Callable[[Choice], float]
@@ -44,6 +45,7 @@ class Found:
     choice: Choice
     cost: float
     tried: tuple[tuple[float, float], ...] = ()
+    speedup: float | None = None  # against the original, of a budget of time
 
 
 def candidates_of(
@@ -52,7 +54,10 @@ def candidates_of(
     """Return the candidates of every layer; of those that cost the same the densest."""
     return {
         each.name: without_idle_zeros(
-            [Candidate(one, costs[each.name](one), errors[each.name].at(one)) for one in densities()]
+            [
+                Candidate(one, costs[each.name](min(one, each.most / each.size)), errors[each.name].at(one))
+                for one in densities()
+            ]
         )
         for each in layers
     }
@@ -72,8 +77,8 @@ def within(
             break
     fitting = [each for each in tried if each[1] <= budget.value]
     if not fitting:
-        closest = min(found for _, found in tried)
-        raise InputError(f"the budget {budget} cannot be met: the closest is {budget.kind}={closest:,.0f}")
+        closest = min(found for _, found in tried) * (1.0 if measured is None else REACHABLE)
+        raise InputError(f"the budget {budget} cannot be met: the closest is {budget.kind}={ceil(closest)}")
     choice, found = max(fitting, key=lambda each: each[1])
     return Found(choice, found, tuple((each.cost, found) for each, found in tried))
 
@@ -86,7 +91,7 @@ def within_time(
     The more of the predicted time of its layers a network may take, the longer it takes: a line through what was
     measured says what to try next.
     """
-    wished = dense / budget.value if budget.kind == "speedup" else budget.value
+    wished = _wished_time(budget, dense)
     if wished >= dense:
         return Found(choose(candidates, float("inf")), dense)
     whole = sum(each[0].cost for each in candidates.values())
@@ -103,9 +108,27 @@ def within_time(
         share = _next_share(known, wished, least)
     assert best is not None
     if best[0] > 1.1 * wished:
-        closest = f"speedup={dense / best[0]:.2f}" if budget.kind == "speedup" else f"latency={1e3 * best[0]:.3g}ms"
+        closest = _time_text(budget.kind, dense, best[0])
         raise InputError(f"the budget {budget} cannot be met on this machine: the closest is {closest}")
     return Found(best[1], best[0], tuple(sorted(known.items())))
+
+
+def _wished_time(budget: Budget, dense: float) -> float:
+    return dense / budget.value if budget.kind == "speedup" else budget.value
+
+
+def _check_gain(costs: Mapping[str, Cost], budget: Budget, dense: float) -> None:
+    """Raise `InputError` for a time that is not met, and that zeros do not change."""
+    gains = any(cost(one) < cost(1.0) for cost in costs.values() for one in densities())
+    if not gains and _wished_time(budget, dense) < dense:
+        raise InputError(
+            f"the budget {budget} cannot be met: no layer of the file gains from zeros in rc.InferenceSession, so that "
+            f"the closest is {_time_text(budget.kind, dense, dense)}; choose a size, FLOPs or a sparsity"
+        )
+
+
+def _time_text(kind: str, dense: float, time: float) -> str:
+    return f"speedup={dense / time:.2f}" if kind == "speedup" else f"latency={1e3 * time:.3g}ms"
 
 
 def _next_share(known: Mapping[float, float], wished: float, least: float) -> float:
@@ -135,9 +158,18 @@ class TrialTimer:
     threads: int
     listener: Listener
 
-    def encoded(self, encoding: str, values: str) -> Measure:
-        """Return a function that returns the bytes of a choice in a file."""
-        return lambda choice: float(sparsify(self._removed(choice), encoding, values).ByteSize())
+    def written(self, file: PrunedFile) -> Measure:
+        """Return a function that returns the bytes of the file of a choice."""
+        fitted = file.config.chosen_method == "obs"
+        return lambda choice: float(file.size(self._biased(self._removed(choice)) if fitted else self._removed(choice)))
+
+    def _biased(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Fill the biases that fitting will change, in place: those of zeros take fewer bytes."""
+        names = {each.bias.name for each in self.layers if each.bias is not None}
+        for tensor in model.graph.initializer:
+            if tensor.name in names:
+                tensor.CopyFrom(numpy_helper.from_array(np.ones_like(numpy_helper.to_array(tensor)), tensor.name))
+        return model
 
     def dense(self) -> float:
         """Return the time of the original in ONNX Runtime."""
@@ -155,7 +187,7 @@ class TrialTimer:
         return timed
 
     def _removed(self, choice: Choice) -> onnx.ModelProto:
-        counts = {each.name: round(choice.densities.get(each.name, 1.0) * each.size) for each in self.layers}
+        counts = {each.name: each.count_at(choice.densities.get(each.name, 1.0)) for each in self.layers}
         trial = PrunedModel(self.pruned.source)
         prune_by_magnitude(trial, self.layers, counts)
         return trial.model()
@@ -177,17 +209,20 @@ class TrialTimer:
         return lambda: backend.open(source, setup).run
 
 
-def budgeted(budget: Budget, timer: TrialTimer, errors: Mapping[str, LayerErrors], config: "SparsifyConfig") -> Found:
-    """Return the densities of layers that meet a budget with the least error."""
+def budgeted(
+    budget: Budget, timer: TrialTimer, errors: Callable[[], Mapping[str, LayerErrors]], file: PrunedFile
+) -> Found:
+    """Return the densities of layers that meet a budget with the least error; errors are measured if one can be met."""
     model, layers = timer.pruned.source, [each for each in timer.layers if not each.depthwise]
     if budget.kind in TIMES:
         costs = time_costs(model, layers, timer.sample)
         dense = timer.dense()
-        return within_time(candidates_of(layers, errors, costs), budget, dense, timer.relative(dense))
+        _check_gain(costs, budget, dense)
+        found = within_time(candidates_of(layers, errors(), costs), budget, dense, timer.relative(dense))
+        return replace(found, speedup=dense / found.cost)
     if budget.kind == "flops":
         costs, rest = flop_costs(model, layers, timer.sample)
-        return within(candidates_of(layers, errors, costs), budget, rest)
+        return within(candidates_of(layers, errors(), costs), budget, rest)
     costs = byte_costs(layers)
     rest = model.ByteSize() - sum(costs[each.name](1.0) for each in layers)
-    measured = timer.encoded(config.encoding, config.values)
-    return within(candidates_of(layers, errors, costs), budget, rest, measured)
+    return within(candidates_of(layers, errors(), costs), budget, rest, timer.written(file))

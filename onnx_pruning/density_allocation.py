@@ -32,7 +32,13 @@ def densities() -> list[float]:
 
 def uniform_counts(layers: Sequence[PrunableLayer], density: float) -> Counts:
     """Keep the same share of every layer, but whole those that read one channel."""
-    return {each.name: each.size if each.depthwise else round(density * each.size) for each in layers}
+    return {each.name: each.most if each.depthwise else each.count_at(density) for each in layers}
+
+
+def already(layers: Sequence[PrunableLayer]) -> float:
+    """Return the share of zeros that layers have before they are pruned; depthwise ones do not count."""
+    free = [each for each in layers if not each.depthwise]
+    return sum(each.zeros for each in free) / max(1, sum(each.size for each in free))
 
 
 def scaled_counts(pruned: PrunedModel, layers: Sequence[PrunableLayer], density: float) -> Counts:
@@ -41,11 +47,11 @@ def scaled_counts(pruned: PrunedModel, layers: Sequence[PrunableLayer], density:
     scores = [_scores(pruned.original(each.name).astype(np.float64).reshape(-1)) for each in free]
     if not scores:
         return uniform_counts(layers, density)
-    kept = round(density * sum(map(len, scores)))
+    wanted = round(density * sum(map(len, scores)))
     joined = np.concatenate(scores)
-    border = np.partition(joined, len(joined) - kept)[len(joined) - kept] if 0 < kept < len(joined) else 0.0
+    border = np.partition(joined, len(joined) - wanted)[len(joined) - wanted] if 0 < wanted < len(joined) else 0.0
     found = {each.name: int((score >= border).sum()) for each, score in zip(free, scores, strict=True)}
-    return {each.name: found.get(each.name, each.size) for each in layers}
+    return {each.name: min(found.get(each.name, each.size), each.most) for each in layers}
 
 
 def _scores(weight: np.ndarray) -> np.ndarray:
@@ -65,7 +71,7 @@ def _scores(weight: np.ndarray) -> np.ndarray:
 def error_counts(layers: Sequence[PrunableLayer], errors: Mapping[str, LayerErrors], density: float) -> Allocation:
     """Spend the weights where they keep the error of the outputs least."""
     candidates = {
-        each.name: [Candidate(one, one * each.size, errors[each.name].at(one)) for one in densities()]
+        each.name: [Candidate(one, min(one * each.size, each.most), errors[each.name].at(one)) for one in densities()]
         for each in layers
         if not each.depthwise
     }
@@ -73,13 +79,13 @@ def error_counts(layers: Sequence[PrunableLayer], errors: Mapping[str, LayerErro
     choice = choose(candidates, budget)
     if not choice.met:
         raise InputError(f"sparsity {1 - density:.4g} is more than the largest, {1 - SPARSEST}: choose a smaller one")
-    found = {each.name: round(choice.densities.get(each.name, 1.0) * each.size) for each in layers}
+    found = {each.name: each.count_at(choice.densities.get(each.name, 1.0)) for each in layers}
     return Allocation(_spent(found, layers, round(budget)), choice)
 
 
 def _spent(counts: Counts, layers: Sequence[PrunableLayer], wanted: int) -> Counts:
     """Share out what steps of the densities left over, so that the sum is exact."""
-    sizes = {each.name: each.size for each in layers if not each.depthwise}
+    sizes = {each.name: each.most for each in layers if not each.depthwise}
     found = dict(counts)
     while (left := wanted - sum(found[name] for name in sizes)) != 0:
         room = {name: (size - found[name] if left > 0 else found[name]) for name, size in sizes.items()}

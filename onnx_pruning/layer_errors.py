@@ -107,7 +107,7 @@ class ErrorProbe:
     def _pruned(
         self, layer: PrunableLayer, moments: LayerMoments, surgeon: LayerSurgeon | None, density: float
     ) -> PrunedLayer:
-        count = round(density * layer.size)
+        count = layer.count_at(density)
         if surgeon is not None:
             return surgeon(count)
         blocks = by_magnitude(layer, self.pruned.original(layer.name), count)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import log2
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from rigl_compress.onnx_pruning.layer_inputs import LayerSums
 from rigl_compress.onnx_pruning.prunable_layers import PrunableLayer
-from rigl_compress.sparsity.alternating_surgeon import AlternatingSurgeon
+from rigl_compress.sparsity.alternating_surgeon import AlternatingSurgeon, refitted
 from rigl_compress.sparsity.second_order import Moments, surgeon
 
 Array = NDArray[Any]
@@ -167,10 +168,15 @@ class LayerSurgeon:
 
     def __call__(self, count: int) -> PrunedLayer:
         """Return the layer with `count` weights."""
-        if count >= self.moments.layer.size:
-            return self.moments.pruned(self._refitted())
+        layer = self.moments.layer
+        if count >= layer.most:
+            return self.moments.pruned(self._refitted_within() if layer.zeros else self._refitted())
         groups = self._prepared()
-        shares = [_share(count, number, len(groups)) for number in range(len(groups))]
+        shares = (
+            _shares(count, self.moments.weight)
+            if layer.zeros
+            else [_share(count, number, len(groups)) for number in range(len(groups))]
+        )
         found = [prune(share)[0] for prune, share in zip(groups, shares, strict=True)]
         return self.moments.pruned(torch.stack([each.double() for each in found]))
 
@@ -181,10 +187,17 @@ class LayerSurgeon:
 
     def _group(self, number: int) -> Prune:
         weight, moments = self.moments.weight[number], self.moments.group(number)
+        allowed = weight != 0 if self.moments.layer.zeros else None
         if weight.shape[1] > WIDEST:
-            return lambda count: surgeon(weight, moments, count)
+            return lambda count: surgeon(weight, moments, count, allowed)
         single = Moments(moments.gram.float(), moments.cross.float())
-        return AlternatingSurgeon(weight.float(), single, self._steps)
+        return AlternatingSurgeon(weight.float(), single, self._steps, allowed)
+
+    def _refitted_within(self) -> Tensor:
+        """Return the weight with the zeros that it has, the others fitted anew."""
+        weights = self.moments.weight
+        fits = [refitted(each, self.moments.group(number), each != 0) for number, each in enumerate(weights)]
+        return torch.stack(fits)
 
     def _refitted(self) -> Tensor:
         """Return the dense weight that makes up best for what the layers before it lost."""
@@ -194,6 +207,12 @@ class LayerSurgeon:
         aim = torch.stack([each.cross for each in found]) + damping * self.moments.weight.mT
         solution: Tensor = torch.linalg.solve(gram, aim)
         return solution.mT
+
+
+def _shares(count: int, weight: Tensor) -> list[int]:
+    """Return how many weights each group keeps, in proportion to those that it has."""
+    ends = [0, *(weight != 0).sum((1, 2)).cumsum(0).tolist()]
+    return [round(count * end / ends[-1]) - round(count * begin / ends[-1]) for begin, end in pairwise(ends)]
 
 
 def _share(count: int, number: int, groups: int) -> int:

@@ -34,7 +34,8 @@ class PrunedWeight:
     count: int
     error: float | None
     how: str
-    predicted: tuple[float, float] | None = None  # dense, and with the weights left
+    predicted: tuple[float, float] | None = None  # before, and with the weights left
+    depthwise: bool = False  # stays dense, and counts in no share of zeros
 
     @property
     def size(self) -> int:
@@ -75,10 +76,11 @@ def prune_by_magnitude(
 
 
 def _smallest_removed(pruned: PrunedModel, layer: PrunableLayer, count: int, how: str) -> PrunedWeight:
-    if count < layer.size:
+    if count < layer.most:
         blocks = by_magnitude(layer, pruned.original(layer.name), count)
         pruned.apply(layer, PrunedLayer(blocks, None, 0.0))
-    return PrunedWeight(layer.name, layer.operator, layer.shape, count, None, how if count < layer.size else "dense")
+    how = how if count < layer.most else "as it was" if layer.zeros else "dense"
+    return PrunedWeight(layer.name, layer.operator, layer.shape, count, None, how, depthwise=layer.depthwise)
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,13 @@ class OneShotPruning:
             if kept is None:
                 self.saved.save(layer.name, result, how)
             self.pruned.apply(layer, result)
-            yield PrunedWeight(layer.name, layer.operator, layer.shape, counts[layer.name], result.error, how)
+            count, error = self.pruned.nonzeros(layer.name), result.error
+            yield PrunedWeight(layer.name, layer.operator, layer.shape, count, error, how, depthwise=layer.depthwise)
 
     def _layer(self, layer: PrunableLayer, sums: LayerSums, count: int) -> tuple[PrunedLayer, str]:
         weight = self.pruned.original(layer.name)
         moments = LayerMoments.of(layer, weight, sums)
-        fitted, fallen = ("obs", "magnitude") if count < layer.size else ("refitted", "dense")
+        fitted, fallen = ("obs", "magnitude") if count < layer.most else ("refitted", "dense")
         if moments.refusal:
             return _unfitted(moments, weight, count), f"{fallen}: {moments.refusal}"
         singular = moments.singular

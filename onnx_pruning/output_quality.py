@@ -15,21 +15,28 @@ from rigl_compress.exporters.ort_sessions import ModelSource, SessionError, arra
 
 Array = NDArray[Any]
 _PROBABILITIES = ("Softmax", "LogSoftmax")
+EXACT = 90.0  # decibels: what sums in another order differ by is less
 
 
 @dataclass(frozen=True)
 class OutputQuality:
-    """Figures over some samples. Agreement: how often the largest output is the same, where outputs are classes."""
+    """Figures over some samples; None is not known.
+
+    Agreement: how often the largest output is the same, where outputs are classes; of a model that returns integers
+    alone, how many of them are. Values that were not finite in the original count in none of the figures.
+    """
 
     samples: int
-    snr: float  # signal to noise, in decibels
+    snr: float | None  # signal to noise, in decibels
     cosine: float | None
     agreement: float | None
+    not_finite: int = 0
+    values: int = 0  # of floats
 
     @property
-    def error(self) -> float:
+    def error(self) -> float | None:
         """The squared error relative to the outputs."""
-        return float(10.0 ** (-self.snr / 10))
+        return None if self.snr is None else float(10.0 ** (-self.snr / 10))
 
 
 def outputs_of(model: ModelSource, batches: Iterable[dict[str, Array]], threads: int = 1) -> list[list[Array]]:
@@ -64,12 +71,25 @@ def compare(
 ) -> OutputQuality:
     """Compare the outputs of two models on the same batches."""
     pairs = [(wanted[0], got[0]) for wanted, got in zip(expected, found, strict=True)]
+    error = _known_error(expected, found)
+    floats = [each for batch in expected for each in batch if each.dtype.kind == "f"]
     return OutputQuality(
         sum(len(one) if one.ndim else 1 for one, _ in pairs),
-        _decibels(relative_error(expected, found)),
+        None if error is None else _decibels(error),
         _cosine(pairs),
-        _agree(pairs, model),
+        _agree(pairs, model) if floats else _same_values(pairs),
+        sum(int((~np.isfinite(each)).sum()) for each in floats),
+        sum(each.size for each in floats),
     )
+
+
+def unchanged(expected: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> bool:
+    """Whether outputs are the same up to the order of sums; integers, where there is nothing else, exactly."""
+    error = _known_error(expected, found)
+    if error is not None:
+        return _decibels(error) >= EXACT
+    pairs = [pair for wanted, got in zip(expected, found, strict=True) for pair in zip(wanted, got, strict=True)]
+    return all(np.array_equal(one, other, equal_nan=one.dtype.kind == "f") for one, other in pairs)
 
 
 def relative_error(expected: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> float:
@@ -80,9 +100,14 @@ def relative_error(expected: Sequence[Sequence[Array]], found: Sequence[Sequence
     >>> round(relative_error([[np.ones(4)], [np.full(4, 1e-9)]], [[np.full(4, 1.1)], [np.zeros(4)]]), 3)
     0.01
     """
+    return _known_error(expected, found) or 0.0
+
+
+def _known_error(expected: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]) -> float | None:
+    """Return the relative error; None if no output has floats other than zero."""
     outputs = zip(zip(*expected, strict=True), zip(*found, strict=True), strict=True)
     errors = [each for wanted, got in outputs if (each := _relative(wanted, got)) is not None]
-    return sum(errors) / len(errors) if errors else 0.0
+    return sum(errors) / len(errors) if errors else None
 
 
 def _relative(wanted: Sequence[Array], got: Sequence[Array]) -> float | None:
@@ -112,23 +137,38 @@ def _decibels(error: float) -> float:
 
 
 def _cosine(pairs: Sequence[tuple[Array, Array]]) -> float | None:
-    """Return the mean cosine of the first output, sample by sample."""
-    found = []
+    """Return the mean cosine of the first output, sample by sample; samples without a finite value are left out."""
+    found: list[float] = []
     for one, other in pairs:
         if one.dtype.kind != "f" or one.shape != other.shape or one.ndim < 2:
             return None
-        a, b = (each.reshape(len(each), -1).astype(np.float64) for each in (one, other))
-        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-        found.extend(np.einsum("ij,ij->i", a, b) / np.maximum(lengths, 1e-300))
+        finite = np.isfinite(one).reshape(len(one), -1)
+        a, b = (np.where(finite, each.reshape(len(each), -1).astype(np.float64), 0.0) for each in (one, other))
+        found.extend(_cosines(a, b)[finite.any(1)])
     return float(np.mean(found)) if found else None
 
 
+def _cosines(wanted: Array, got: Array) -> Array:
+    """Return the cosine of each row; 0 for one that has become other than finite."""
+    got = np.where(np.isfinite(got).all(1, keepdims=True), got, 0.0)
+    lengths = np.linalg.norm(wanted, axis=1) * np.linalg.norm(got, axis=1)
+    return np.asarray(np.einsum("ij,ij->i", wanted, got) / np.maximum(lengths, 1e-300))
+
+
 def _agree(pairs: Sequence[tuple[Array, Array]], model: onnx.ModelProto) -> float | None:
-    """Return how often both have the same class, if the first output is one of classes."""
+    """Return how often both have the same class, if the first output is one of classes; without those of NaN."""
     if not all(_has_classes(one, other, model) for one, other in pairs):
         return None
-    same = [one.argmax(-1) == other.argmax(-1) for one, other in pairs]
-    return float(np.mean(np.concatenate([each.reshape(-1) for each in same]))) if same else None
+    same = [np.asarray(one.argmax(-1) == other.argmax(-1))[~np.isnan(one).any(-1)] for one, other in pairs]
+    known = np.concatenate(same) if same else np.zeros(0)
+    return float(np.mean(known)) if known.size else None
+
+
+def _same_values(pairs: Sequence[tuple[Array, Array]]) -> float | None:
+    """Return how many values of the first output are the same; None if it has other shapes, as lists have."""
+    if not pairs or any(one.shape != other.shape for one, other in pairs):
+        return None
+    return float(np.mean(np.concatenate([np.ravel(one == other) for one, other in pairs])))
 
 
 def _has_classes(one: Array, other: Array, model: onnx.ModelProto) -> bool:

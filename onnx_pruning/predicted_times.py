@@ -18,14 +18,17 @@ Array = NDArray[Any]
 def with_predictions(
     pruned: Sequence[PrunedWeight], model: onnx.ModelProto, layers: Sequence[PrunableLayer], sample: dict[str, Array]
 ) -> list[PrunedWeight]:
-    """Return the layers with their predicted seconds on a sample, dense and as pruned; as they are without kernels."""
+    """Return the layers with their predicted seconds on a sample, before and as pruned; as they are without kernels."""
     if unavailable_reason():
         return list(pruned)
     known = [each for each in layers if not each.depthwise]
+    before = {each.name: each.most / each.size for each in known}
     costs = time_costs(model, known, sample)
 
     def predicted(each: PrunedWeight) -> tuple[float, float] | None:
         cost = costs.get(each.name)
-        return None if cost is None else (1e-9 * cost(1.0), 1e-9 * cost(each.count / each.size))
+        if cost is None or not cost(1.0):  # 0 for layers that the cost model does not know
+            return None
+        return 1e-9 * cost(before[each.name]), 1e-9 * cost(each.count / each.size)
 
     return [replace(each, predicted=predicted(each)) for each in pruned]

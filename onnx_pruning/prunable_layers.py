@@ -47,6 +47,7 @@ class PrunableLayer:
     scale: float = 1.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     bias: Bias | None = None
+    zeros: int = 0  # that the weight has already: they stay
 
     @property
     def first(self) -> int:
@@ -62,6 +63,15 @@ class PrunableLayer:
     def size(self) -> int:
         """The number of weights."""
         return int(np.prod(self.shape))
+
+    @property
+    def most(self) -> int:
+        """How many weights the layer can keep: those that are not zero."""
+        return self.size - self.zeros
+
+    def count_at(self, density: float) -> int:
+        """Return the weights at a density: no more than the layer has."""
+        return min(round(density * self.size), self.most)
 
     @property
     def rows(self) -> int:
@@ -170,7 +180,8 @@ class _Search:
             return text
         if any(_kind(each) != _kind(layers[0]) for each in layers):
             return "read by operators of different kinds"
-        return replace(layers[0], uses=tuple(places), bias=None) if len(places) > 1 else layers[0]
+        found = replace(layers[0], zeros=int((self.constants[name] == 0).sum()))
+        return replace(found, uses=tuple(places), bias=None) if len(places) > 1 else found
 
     def _refusal(self, name: str, places: Sequence[int]) -> str:
         graph = self.graph.model.graph

@@ -55,6 +55,10 @@ class PrunedModel:
         """Return a tensor as it was."""
         return numpy_helper.to_array(self._stored[name])
 
+    def nonzeros(self, name: str) -> int:
+        """Return how many values of a tensor are not zero now."""
+        return int(np.count_nonzero(numpy_helper.to_array(self.changed.get(name, self._stored[name]))))
+
     def apply(self, layer: PrunableLayer, pruned: PrunedLayer) -> None:
         """Set the weight of a layer, and its bias."""
         self.changed.update(self.tensors(layer, pruned))
@@ -62,7 +66,7 @@ class PrunedModel:
     def tensors(self, layer: PrunableLayer, pruned: PrunedLayer) -> dict[str, onnx.TensorProto]:
         """Return the tensors that a pruned layer has instead of its own."""
         weight = self.original(layer.name)
-        found = {layer.name: layer.stored(pruned.blocks).astype(weight.dtype)}
+        found = {layer.name: layer.stored(pruned.blocks).astype(weight.dtype) + weight.dtype.type(0)}  # no -0.0
         if pruned.shift is not None and layer.bias is not None:
             bias = self.original(layer.bias.name)
             found[layer.bias.name] = (bias + pruned.shift.reshape(bias.shape)).astype(bias.dtype)

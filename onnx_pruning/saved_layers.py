@@ -18,6 +18,7 @@ _KIND = "pruned layer"
 _SETTINGS = "settings.json"
 ERRORS, COUNTS = "errors", "counts"
 _LAYER = re.compile(r"[0-9a-f]{16}\.safetensors")
+_OF_ERRORS = ("source", "samples", "dense")  # the settings that the errors of layers depend on
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,15 @@ class SavedLayers:
 
     @classmethod
     def beside(cls, output: Path, settings: dict[str, Any]) -> "SavedLayers":
-        """Open the folder of an output; what other settings left there is removed."""
+        """Open the folder of an output; what other settings left there is removed, but errors that are still right."""
         cls.check(output)
         found = cls(_folder_of(output))
         if found._settings() != settings:
+            errors = found._errors_for(settings)
             found.remove()
             write_json(_folder_of(output) / _SETTINGS, settings)
+            if errors is not None:
+                found.save_table(ERRORS, errors)
         return found
 
     @classmethod
@@ -44,6 +48,14 @@ class SavedLayers:
             raise InputError(f"{folder} is not a folder, layers that are done are kept there: remove it")
         if folder.is_dir() and not _is_ours(folder):
             raise InputError(f"{folder} holds other files, layers that are done are kept there: move it")
+
+    def _errors_for(self, settings: dict[str, Any]) -> Any:
+        """Return the errors of layers that were measured, if these settings change none of them."""
+        earlier = self._settings()
+        known = isinstance(earlier, dict) and all(
+            key in earlier and earlier[key] == settings.get(key) for key in _OF_ERRORS
+        )
+        return self.load_table(ERRORS) if known else None
 
     @classmethod
     def are_beside(cls, output: Path, settings: dict[str, Any] | None = None) -> bool:
@@ -91,6 +103,12 @@ class SavedLayers:
         """Keep a table of plain values."""
         if self.folder is not None:
             write_json(self.folder / f"{name}.json", content)
+
+    def forget(self) -> None:
+        """Remove layers and their counts, but not what was measured: they are to be pruned further."""
+        if self.folder is not None:
+            for each in (*self.folder.glob("*.safetensors"), self.folder / f"{COUNTS}.json"):
+                each.unlink(missing_ok=True)
 
     @property
     def count(self) -> int:

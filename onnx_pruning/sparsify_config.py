@@ -15,7 +15,7 @@ from rigl_compress.onnx_pruning.one_shot_pruning import METHODS
 from rigl_compress.pipeline.bench.timing import TimingPlan
 from rigl_compress.pipeline.export.stage import PLAIN, TARGETS
 from rigl_compress.runtime.sparse_runtime_export import TARGET
-from rigl_compress.sparsity.budgets import parse_budget
+from rigl_compress.sparsity.budgets import TIMES, parse_budget
 
 SPARSITY = 0.5
 _NONE = type(None)
@@ -108,6 +108,14 @@ class SparsifyConfig:
     def density(self) -> float:
         """The share of weights to keep."""
         return 1 - (SPARSITY if self.sparsity is None else self.sparsity)
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        """What the densities of layers depend on; with a budget also how files are written, or timed."""
+        kind = parse_budget(self.budget).kind if self.budget else ""
+        more = {"size": ("encoding", "values", "target", "keep_dead_channels")}.get(kind, ())
+        names = ("sparsity", "budget", "allocation", *more, *(("threads",) if kind in TIMES else ()))
+        return {name: getattr(self, name) for name in names} | {"dense": list(self.dense)}
 
     @property
     def layout(self) -> Layout:

@@ -3,24 +3,21 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
 import onnx
 
 from rigl_compress.core.errors import InputError
-from rigl_compress.core.wording import listed
-from rigl_compress.exporters.onnx_export import ExportedModel, check_target, write_checked
-from rigl_compress.exporters.onnx_file import load_model, sha256_of
+from rigl_compress.core.wording import listed, percent
+from rigl_compress.exporters.onnx_export import check_target
+from rigl_compress.exporters.onnx_file import files_of, load_model, sha256_of
 from rigl_compress.exporters.ort_sessions import open_session
-from rigl_compress.exporters.reference_outputs import session_reference
-from rigl_compress.exporters.sparsify import metadata_of
-from rigl_compress.onnx_pruning.budget_search import TrialTimer, budgeted
 from rigl_compress.onnx_pruning.calibration_samples import Calibration, read_calibration
 from rigl_compress.onnx_pruning.channel_removal import kept_for_type, remove_dead_channels
-from rigl_compress.onnx_pruning.density_allocation import error_counts, scaled_counts, uniform_counts
-from rigl_compress.onnx_pruning.layer_errors import ErrorProbe, LayerErrors
+from rigl_compress.onnx_pruning.density_allocation import already
+from rigl_compress.onnx_pruning.density_plan import DensityPlan
+from rigl_compress.onnx_pruning.layer_errors import LayerErrors
 from rigl_compress.onnx_pruning.measured_latency import measured_latencies
 from rigl_compress.onnx_pruning.one_shot_pruning import (
     Listener,
@@ -29,21 +26,19 @@ from rigl_compress.onnx_pruning.one_shot_pruning import (
     notes_of,
     prune_by_magnitude,
 )
-from rigl_compress.onnx_pruning.output_quality import check_finite, compare, outputs_of
-from rigl_compress.onnx_pruning.plain_source import check_gain, named, plain_source
+from rigl_compress.onnx_pruning.output_quality import check_finite, compare, outputs_of, unchanged
+from rigl_compress.onnx_pruning.plain_source import check_gain, plain_source
 from rigl_compress.onnx_pruning.predicted_times import with_predictions
 from rigl_compress.onnx_pruning.prunable_layers import FoundLayers, PrunableLayer, find_prunable
+from rigl_compress.onnx_pruning.pruned_file import PrunedFile
 from rigl_compress.onnx_pruning.pruned_model import PrunedModel, with_own_biases
-from rigl_compress.onnx_pruning.saved_layers import COUNTS, ERRORS, SavedLayers
+from rigl_compress.onnx_pruning.saved_layers import SavedLayers
 from rigl_compress.onnx_pruning.sparsify_config import SparsifyConfig
-from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport
+from rigl_compress.onnx_pruning.sparsify_report import SparsifyReport, sparsity_of
 from rigl_compress.onnx_pruning.written_paths import check_written, paths_of_curve
 from rigl_compress.pipeline.bench.model_inputs import one_sample
 from rigl_compress.pipeline.workspace import locked_for
-from rigl_compress.runtime.sparse_runtime_export import TARGET, export_sparse_runtime, refuse_rewritten
-from rigl_compress.sparsity.budgets import parse_budget
-
-EXACT = 90.0  # decibels: what sums in another order differ by is less
+from rigl_compress.runtime.sparse_runtime_export import refuse_rewritten
 
 
 def sparsify_onnx(
@@ -116,6 +111,7 @@ class _Job:
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
         self.saved = SavedLayers()
+        self.plan = DensityPlan(config, listener, self.errors, self.notes, self.facts)
 
     def run(self, *, keep_layers: bool = False) -> SparsifyReport:
         """Read, prune, check, write."""
@@ -151,21 +147,37 @@ class _Job:
         pruned = PrunedModel(plain)
         self.saved = self._opened(calibration)
         pruning = OneShotPruning(pruned, calibration, self.saved, self.config.threads)
-        counts = self._counts(pruning, found.layers)
-        check_gain(self.config, self.source, plain, found.layers, counts)
-        layers = self._prune(pruning, found.layers, counts)
+        file = PrunedFile(self.source, self.config, calibration.held_out[0])
+        layers, alive = self._fitting(pruning, found.layers, file)
         if self.config.timing is not None:
             layers = with_predictions(layers, plain, found.layers, one_sample(plain, calibration.held_out[0]))
         small = pruned.model()
         self.listener("checking", 0, 1)
         quality = compare(expected, outputs_of(small, calibration.held_out, self.config.threads), plain)
-        exported = self._write(self._without_dead(small, calibration), calibration, layers)
+        exported = file.write(alive, self.path, sparsity_of(layers))
         latencies, notes = measured_latencies(self.source, self.path, calibration.held_out[0], self.config)
         return SparsifyReport(
             self.source, self.path, self.config.chosen_method, self.config.chosen_allocation, tuple(layers),
-            found.dense, quality, self.source.stat().st_size, exported.bytes, latencies,
+            found.dense, quality, sum(each.stat().st_size for each in files_of(self.source)), exported.bytes, latencies,
             (*self.notes, *notes), facts=self.facts,
-        )  # fmt: skip
+        ).with_budget(file.flops(alive) if "flops" in self.config.budget else None)  # fmt: skip
+
+    def _fitting(
+        self, pruning: OneShotPruning, layers: Sequence[PrunableLayer], file: PrunedFile
+    ) -> tuple[list[PrunedWeight], onnx.ModelProto]:
+        """Prune; again and further, if the file would be larger than its budget. Return the model as it is written."""
+        known = len(self.notes)
+        while True:
+            counts = self.plan.counts(pruning, layers, file)
+            check_gain(self.config, self.source, pruning.pruned.source, layers, counts)
+            rows = self._prune(pruning, layers, counts)
+            alive = self._without_dead(pruning.pruned.model(), pruning.calibration)
+            if not self.plan.sized or self.plan.fits(file.size(alive, sparsity_of(rows))):
+                return rows, alive
+            pruning.saved.forget()
+            pruning.pruned.changed.clear()
+            del self.notes[known:]
+            self.facts.pop("dead_channels", None)
 
     def _without_dead(self, small: onnx.ModelProto, calibration: Calibration) -> onnx.ModelProto:
         """Return the model without dead channels; as it is, if that would change its outputs."""
@@ -178,7 +190,7 @@ class _Job:
             return small
         first = calibration.held_out[:1]
         before, after = (outputs_of(each, first, self.config.threads) for each in (small, found.model))
-        if compare(before, after, small).snr < EXACT:
+        if not unchanged(before, after):
             self.notes.append("dead channels were kept: without them the outputs differ")
             return small
         self.facts["dead_channels"] = dict(found.removed)
@@ -194,6 +206,11 @@ class _Job:
         alone = {each.name: each.size for each in found.layers if each.depthwise}
         if alone:
             self.notes.append(f"left dense, as they read one channel per output: {listed(alone, most=3)}")
+        share, asked = already(found.layers), 1 - self.config.density
+        if share > asked and not self.config.budget:
+            self.notes.append(
+                f"the weights had {percent(share)} zeros, more than the {percent(asked)} asked: these stay"
+            )
         return found
 
     def _opened(self, calibration: Calibration) -> SavedLayers:
@@ -201,50 +218,14 @@ class _Job:
         if self.config.chosen_method != "obs":
             self._check_target()
             return SavedLayers()
-        kept = ("sparsity", "budget", "allocation")
-        settings = {key: getattr(self.config, key) for key in kept} | {"samples": calibration.digest}
-        settings |= {"source": sha256_of(self.source), "dense": list(self.config.dense)}
+        settings = self.config.decides | {"samples": calibration.digest}
+        settings |= {"source": [sha256_of(each) for each in files_of(self.source)]}
         if not SavedLayers.are_beside(self.path, settings):
             self._check_target()
         saved = SavedLayers.beside(self.path, settings)
         if saved.count:
             self.notes.append(f"resumed: {saved.count} layers were done")
         return saved
-
-    def _counts(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, int]:
-        density = self.config.density
-        if self.config.budget:
-            return self._budgeted(pruning, layers)
-        if self.config.chosen_allocation == "uniform":
-            return uniform_counts(layers, density)
-        if self.config.chosen_allocation == "scaled":
-            return scaled_counts(pruning.pruned, layers, density)
-        return dict(error_counts(layers, self._errors(pruning, layers), density).counts)
-
-    def _budgeted(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, int]:
-        """Return the counts that meet the budget; those of an interrupted run are kept, as times differ."""
-        kept = pruning.saved.load_table(COUNTS)
-        if kept is None:
-            sample = one_sample(pruning.pruned.source, pruning.calibration.held_out[0])
-            timer = TrialTimer(pruning.pruned, layers, sample, self.config.threads, self.listener)
-            found = budgeted(parse_budget(self.config.budget), timer, self._errors(pruning, layers), self.config)
-            choice = found.choice.densities
-            kept = {"counts": {each.name: round(choice.get(each.name, 1.0) * each.size) for each in layers}}
-            kept |= {"cost": found.cost, "tried": found.tried}
-            pruning.saved.save_table(COUNTS, kept)
-        self.facts["budget"] = {"wished": self.config.budget, "planned": kept["cost"], "tried": kept["tried"]}
-        return dict(kept["counts"])
-
-    def _errors(self, pruning: OneShotPruning, layers: Sequence[PrunableLayer]) -> dict[str, LayerErrors]:
-        """Return the errors of layers, measured or from an interrupted run."""
-        kept = pruning.saved.load_table(ERRORS)
-        self.errors.update({name: LayerErrors.from_json(each) for name, each in (kept or {}).items()})
-        if self.errors:
-            return self.errors
-        probe = ErrorProbe(pruning.pruned, pruning.calibration, self.config.chosen_method, self.config.threads)
-        self.errors.update(probe.run([each for each in layers if not each.depthwise], self.listener))
-        pruning.saved.save_table(ERRORS, {name: each.to_json() for name, each in self.errors.items()})
-        return self.errors
 
     def _prune(
         self, pruning: OneShotPruning, layers: Sequence[PrunableLayer], counts: dict[str, int]
@@ -254,21 +235,6 @@ class _Job:
         found = list(pruning.run(layers, counts, self.listener))
         self.notes += notes_of(found)
         return found
-
-    def _write(self, small: onnx.ModelProto, calibration: Calibration, layers: Sequence[PrunedWeight]) -> ExportedModel:
-        left, total = sum(each.count for each in layers), sum(each.size for each in layers)
-        own = {"method": self.config.chosen_method, "sparsity": round(1 - left / total, 6)}
-        earlier = {key: value for key, value in metadata_of(small).items() if key not in ("tensors", "encoding")}
-        facts = {**earlier, "sparsify": own, "source_sha256": sha256_of(self.source)}
-        inputs = calibration.held_out[0]
-        if self.config.target == TARGET:
-            with TemporaryDirectory() as folder:
-                plain = Path(folder) / "plain.onnx"
-                plain.write_bytes(small.SerializeToString())
-                with named(self.source, plain):
-                    return export_sparse_runtime(plain, self.path, overwrite=True, inputs=inputs, facts=facts)
-        reference = session_reference(open_session(small), inputs)
-        return write_checked(small, self.path, replace(self.config.layout, facts=facts), reference)
 
 
 def _check_patterns(patterns: Sequence[str], found: FoundLayers) -> None:

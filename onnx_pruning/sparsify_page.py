@@ -30,9 +30,12 @@ def sparsify_page(reports: Sequence[SparsifyReport]) -> str:
 
 def _body(reports: Sequence[SparsifyReport], title: str) -> Iterator[str]:
     yield f"<h1>{escape(title)}</h1>"
-    timed = [each for each in reports if each.latency]
-    if timed:
-        points = [Point(percent(each.sparsity, 0), 1e6 * (each.latency or 0), each.quality.snr) for each in timed]
+    points = [
+        Point(percent(each.sparsity, 0), 1e6 * each.latency, each.quality.snr)
+        for each in reports
+        if each.latency and each.quality.snr is not None
+    ]
+    if points:
         axes = ("latency, µs", "signal to noise, dB")
         yield f'<div class="grid">{charts.scatter("Outputs against latency", points, axes)}</div>'
     for report in reports:

@@ -1,13 +1,14 @@
 """What came of pruning an ONNX file: layers, outputs, bytes and times."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import isnan
 from pathlib import Path
 from typing import Any
 
 from rigl_compress.core.artifacts import FORMAT
 from rigl_compress.core.wording import percent, some
+from rigl_compress.onnx_pruning.budget_outcome import BudgetOutcome
 from rigl_compress.onnx_pruning.one_shot_pruning import PrunedWeight
 from rigl_compress.onnx_pruning.output_quality import OutputQuality
 from rigl_compress.pipeline.bench.bench_tables import TextTable, duration
@@ -23,6 +24,12 @@ class Latency:
     file: str
     runtime: str
     seconds: float
+
+
+def sparsity_of(layers: Sequence[PrunedWeight]) -> float:
+    """Return the share of zeros in layers; depthwise ones, which stay dense, do not count."""
+    free = [each for each in layers if not each.depthwise]
+    return 1 - sum(each.count for each in free) / max(1, sum(each.size for each in free))
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class SparsifyReport:
     @property
     def sparsity(self) -> float:
         """The share of zeros in all layers that could be pruned."""
-        return 1 - sum(each.count for each in self.layers) / max(1, sum(each.size for each in self.layers))
+        return sparsity_of(self.layers)
 
     def time_of(self, file: str, runtime: str) -> float | None:
         """Return the median time of a file in a runtime."""
@@ -68,6 +75,15 @@ class SparsifyReport:
         """The predicted seconds of all layers, dense and as pruned."""
         known = [each.predicted for each in self.layers if each.predicted]
         return (sum(each[0] for each in known), sum(each[1] for each in known)) if known else None
+
+    def with_budget(self, flops: float | None) -> "SparsifyReport":
+        """Add what the budget came to, and a note if the measured time is another than the wished one."""
+        if "budget" not in self.facts:
+            return self
+        figures = {"size": float(self.bytes), "flops": flops, "latency": self.latency, "speedup": self.speedup}
+        found = BudgetOutcome.of(self.facts["budget"], figures)
+        facts = {**self.facts, "budget": {**self.facts["budget"], "reached": found.reached, "measured": found.measured}}
+        return replace(self, facts=facts, notes=(*self.notes, *found.notes(removed=not facts["budget"]["idle"])))
 
     def metric(self, name: str) -> float | None:
         """Return a figure by its name in a condition."""
@@ -105,19 +121,34 @@ class SparsifyReport:
 
 def summary_table(report: SparsifyReport) -> TextTable:
     """Return the figures of a result."""
-    quality = report.quality
+    alone = [each for each in report.layers if each.depthwise]
     rows = [
-        ("sparsity", f"{percent(report.sparsity)} of {len(report.layers)} layers"),
+        ("sparsity", f"{percent(report.sparsity)} of {len(report.layers) - len(alone)} layers"),
+        *([("left dense, one channel per output", _left_dense(alone))] if alone else []),
+        *([("budget", BudgetOutcome.read(known).line)] if (known := report.facts.get("budget")) else []),
         *([("dead channels removed", _channels(gone))] if (gone := report.facts.get("dead_channels")) else []),
         ("bytes", f"{report.bytes:,} of {report.source_bytes:,}"),
-        ("signal to noise of the outputs", f"{quality.snr:.1f} dB"),
-        *([("mean cosine of the outputs", f"{quality.cosine:.4f}")] if quality.cosine is not None else []),
-        *([("same class as the original", percent(quality.agreement))] if quality.agreement is not None else []),
+        *_quality_rows(report.quality),
         *([("predicted for these layers", _change(report.predicted))] if report.predicted else []),
         *((f"{each.file} in {each.runtime}", duration(each.seconds)) for each in report.latencies),
         *([("speed-up", f"{report.speedup:.2f}x")] if report.speedup else []),
     ]
-    return TextTable(f"on {quality.samples} held-out samples", ("", ""), tuple(rows))
+    return TextTable(f"on {report.quality.samples} held-out samples", ("", ""), tuple(rows))
+
+
+def _left_dense(layers: Sequence[PrunedWeight]) -> str:
+    count = sum(each.size for each in layers)
+    return f"{count:,} weights of {len(layers)} layer{'s' if len(layers) > 1 else ''}"
+
+
+def _quality_rows(quality: OutputQuality) -> Iterator[tuple[str, str]]:
+    yield "signal to noise of the outputs", "not known" if quality.snr is None else f"{quality.snr:.1f} dB"
+    if quality.cosine is not None:
+        yield "mean cosine of the outputs", f"{quality.cosine:.4f}"
+    if quality.agreement is not None:
+        yield f"same {'class' if quality.values else 'integers'} as the original", percent(quality.agreement)
+    if quality.not_finite:
+        yield "outputs left out, as they are not finite", f"{quality.not_finite:,} of {quality.values:,}"
 
 
 def _channels(removed: Mapping[str, int]) -> str:
@@ -128,7 +159,7 @@ def layer_table(report: SparsifyReport) -> TextTable:
     """Return a row for every layer."""
     rows = [
         (each.name, each.operator, "×".join(map(str, each.shape)), percent(each.sparsity), _error(each.error), each.how,
-         _change(each.predicted))
+         "not known" if report.latencies and each.predicted is None else _change(each.predicted))
         for each in report.layers
     ]  # fmt: skip
     columns = ("weight", "operator", "shape", "sparsity", "error", "how", "predicted")

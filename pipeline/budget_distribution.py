@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from math import log, prod
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from rigl_compress.core.errors import InputError
 from rigl_compress.core.wording import percent
 from rigl_compress.models.flop_counter import layer_uses
 from rigl_compress.models.layer_flops import LayerUse
+from rigl_compress.models.nested_tensors import tensors_in
 from rigl_compress.models.plain_layers import with_plain_layers
 from rigl_compress.models.sparse_parameters import layer_shapes, sparse_layers
 from rigl_compress.runtime.cost_model import Work, layer_time
@@ -32,6 +33,7 @@ SPARSEST = 0.005
 STEP = 0.97  # from one density of a layer to the next
 _VALUE = 4  # bytes
 _NANOSECONDS = 1e9
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,14 @@ def budget_lines(config: SparsityConfig, model: nn.Module, example_input: Any) -
     kind = parse_budget(config.budget).kind
     found = figure(kind, network_cost(model, example_input, kind), config.densities(model))
     removed = percent(config.sparsity)
-    return (f"budget {config.budget}: {kind}={found} predicted, with {removed} of the connections removed",)
+    line = f"budget {config.budget}: {kind}={found} predicted, with {removed} of the connections removed"
+    return ("; ".join((line, *config.met_already())),)
 
 
 def network_cost(model: nn.Module, example_input: Any, kind: str) -> NetworkCost:
-    """Return what layers cost, of one run of a network on an example input."""
+    """Return what layers cost, of one run of a network on the first sample of an example input."""
     plain = with_plain_layers(model)
+    example_input = first_sample(model, example_input)
     if kind == "size":
         return _bytes(plain)
     whole: dict[str, list[Cost]] = {}
@@ -134,6 +138,35 @@ def network_cost(model: nn.Module, example_input: Any, kind: str) -> NetworkCost
     reached = {key for name, part in sparse_layers(plain).items() for key in (name, part.parameter)}
     rest += sum(cost(1.0) for key, costs in whole.items() if key not in reached for cost in costs)
     return NetworkCost(own, rest)
+
+
+def first_sample(model: nn.Module, example_input: Any) -> Any:
+    """Return the first sample of a batch; as it is where samples are not along the first axis of every input.
+
+    >>> import torch
+    >>> [first_sample(model, torch.rand(8, 1, 4)).shape[0] for model in (nn.Linear(4, 6), nn.GRU(4, 6))]
+    [1, 8]
+    """
+    if any(getattr(module, "batch_first", True) is False for module in model.modules()):
+        return example_input
+    axes = max((each.ndim for each in tensors_in(example_input)), default=0)
+    lengths = {len(each) for each in tensors_in(example_input) if each.ndim}
+    return _cut(example_input) if len(lengths) == 1 and axes >= _axes(model) else example_input
+
+
+def _axes(model: nn.Module) -> int:
+    """Return how many axes a batch has at least: convolutions and linear layers take a sample without its axis, too."""
+    windows = [len(each.kernel_size) for each in model.modules() if isinstance(each, _CONVOLUTIONS)]
+    return 2 + max(windows, default=0)
+
+
+def _cut(value: Any) -> Any:
+    """Return the first entry of every tensor, in tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        return value[:1] if value.ndim else value
+    if isinstance(value, Mapping):
+        return {name: _cut(each) for name, each in value.items()}
+    return type(value)(map(_cut, value)) if type(value) in (tuple, list) else value
 
 
 def _share(model: nn.Module, name: str, whole: Mapping[str, list[Cost]]) -> Cost:

@@ -31,8 +31,11 @@ def alternating_surgeon(weight: Tensor, moments: Moments, count: int) -> tuple[T
 class AlternatingSurgeon:
     """The same for several counts: the Gram matrix is factored once."""
 
-    def __init__(self, weight: Tensor, moments: Moments, steps: int | None = None) -> None:
-        self.steps = steps or STEPS
+    def __init__(
+        self, weight: Tensor, moments: Moments, steps: int | None = None, allowed: Tensor | None = None
+    ) -> None:
+        """Take the elements that may be left; all, unless they are given."""
+        self.steps, self.allowed = steps or STEPS, allowed
         damped = moments.damped
         self.scale = damped.diagonal().sqrt()  # of columns: with it, the diagonal is 1
         self.gram = damped / self.scale / self.scale[:, None]
@@ -47,14 +50,30 @@ class AlternatingSurgeon:
 
     def _mask(self, count: int) -> Tensor:
         pull, growth = FIRST_PULL, (LAST_PULL / FIRST_PULL) ** (1 / self.steps)
-        sparse, dual = _cut(self.start, count), torch.zeros_like(self.start)
+        sparse, dual = self._cut(self.start, count), torch.zeros_like(self.start)
         turned = self.aim @ self.vectors
         for _ in range(self.steps):
             dense = ((turned + ((pull * sparse - dual) @ self.vectors)) / (self.values + pull)) @ self.vectors.T
-            sparse = _cut(dense + dual / pull, count)
+            sparse = self._cut(dense + dual / pull, count)
             dual += pull * (dense - sparse)
             pull *= growth
         return sparse != 0
+
+    def _cut(self, weight: Tensor, count: int) -> Tensor:
+        return _cut(weight if self.allowed is None else weight * self.allowed, count)
+
+
+def refitted(weight: Tensor, moments: Moments, mask: Tensor) -> Tensor:
+    """Return a weight whose active elements fit the moments best.
+
+    >>> weight = torch.tensor([[1.0, 0.0]])
+    >>> refitted(weight, Moments(torch.eye(2), torch.tensor([[2.0], [3.0]])), weight != 0).round().tolist()
+    [[2.0, 0.0]]
+    """
+    damped = moments.damped
+    scale = damped.diagonal().sqrt()
+    aim = (moments.cross + moments.damping * weight.T).T / scale
+    return fitted(damped / scale / scale[:, None], aim, weight * scale, mask) / scale
 
 
 def _cut(weight: Tensor, count: int) -> Tensor:

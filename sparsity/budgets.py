@@ -9,6 +9,12 @@ from rigl_compress.core.unit_factors import UNITS
 Cost = Callable[[float], float]  # of a density
 TIMES = ("speedup", "latency")
 KINDS = (*TIMES, "size", "flops")
+_UNITS = {  # of each kind; "" stands for none
+    "speedup": ("", "x"),
+    "latency": ("us", "µs", "ms", "s"),
+    "size": ("", "B", "kB", "MB", "GB", "KiB", "MiB", "GiB"),
+    "flops": ("", "K", "M", "G"),
+}
 _GAP, _VALUE = 1, 4  # bytes
 
 
@@ -34,14 +40,23 @@ def parse_budget(text: str) -> Budget:
     if kind not in KINDS:
         raise InputError(f"budget {text!r} is of no known kind: {did_you_mean(kind, KINDS)}")
     number = amount.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZµ")
-    unit = amount[len(number) :]
+    factor = _factor(text, kind, amount[len(number) :])
     try:
-        value = float(number) * UNITS["" if unit == "x" else unit]
-    except (ValueError, KeyError):
+        value = float(number) * factor
+    except ValueError:
         raise InputError(f"budget {text!r} has no number: write e.g. speedup=2, latency=8ms, size=4MB") from None
     if not 0 < value < float("inf"):
         raise InputError(f"budget {text!r} is not above 0")
     return Budget(kind, value)
+
+
+def _factor(text: str, kind: str, unit: str) -> float:
+    """Return what a unit stands for; raise for one of another kind, and for a time without one."""
+    if unit not in _UNITS[kind]:
+        known = ", ".join(filter(None, _UNITS[kind])) + (" or none" if "" in _UNITS[kind] else "")
+        found = f"the unit {unit!r}" if unit else "no unit"
+        raise InputError(f"budget {text!r} has {found}, expected one of {kind}: {known}")
+    return 1.0 if unit == "x" else UNITS[unit]
 
 
 def byte_cost(size: int) -> Cost:

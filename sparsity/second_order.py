@@ -34,8 +34,10 @@ class Moments:
         return self.gram + self.damping * torch.eye(len(self.gram), dtype=self.gram.dtype, device=self.gram.device)
 
 
-def surgeon(weight: Tensor, moments: Moments, count: int) -> tuple[Tensor, Tensor]:
+def surgeon(weight: Tensor, moments: Moments, count: int, allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return a weight [rows, columns] with `count` elements left, fitted to the moments, and their mask.
+
+    Only elements that are `allowed` are left, if these are given.
 
     >>> x = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.1], [0.0, 0.1, 1.0]], dtype=torch.float64)
     >>> weight = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
@@ -44,7 +46,8 @@ def surgeon(weight: Tensor, moments: Moments, count: int) -> tuple[Tensor, Tenso
     (1, 2.0)
     """
     best = _aimed(weight, moments)
-    pruned, mask = _removed(best, moments, count)
+    every = torch.ones_like(best, dtype=torch.bool)
+    pruned, mask = _removed(best, moments, count, every if allowed is None else allowed)
     rows, longest = len(weight), int(mask.sum(1).max())
     return (_refitted(best, moments, mask) if rows * longest**3 <= REFIT_WORK else pruned), mask
 
@@ -55,22 +58,23 @@ def _aimed(weight: Tensor, moments: Moments) -> Tensor:
     return solution.T
 
 
-def _removed(weight: Tensor, moments: Moments, count: int) -> tuple[Tensor, Tensor]:
+def _removed(weight: Tensor, moments: Moments, count: int, allowed: Tensor) -> tuple[Tensor, Tensor]:
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(moments.damped))
     factor = torch.linalg.cholesky(inverse, upper=True)
     weight, mask = weight.clone(), torch.zeros_like(weight, dtype=torch.bool)
     for start in range(0, weight.shape[1], COLUMNS):
         columns = slice(start, min(start + COLUMNS, weight.shape[1]))
-        share = _until(count, columns.stop, weight) - _until(count, columns.start, weight)
-        mask[:, columns] = _largest(weight[:, columns] / factor.diagonal()[columns], share)
+        share = _until(count, columns.stop, allowed) - _until(count, columns.start, allowed)
+        score = weight[:, columns] / factor.diagonal()[columns] * allowed[:, columns]
+        mask[:, columns] = _largest(score, share) & allowed[:, columns]
         moved = _remove_block(weight[:, columns], factor[columns, columns], mask[:, columns])
         weight[:, columns.stop :] -= moved @ factor[columns, columns.stop :]
     return weight, mask
 
 
-def _until(count: int, column: int, weight: Tensor) -> int:
+def _until(count: int, column: int, allowed: Tensor) -> int:
     """Return how many elements stay before a column: every column has its share, and the sum is exact."""
-    return round(count * column / weight.shape[1])
+    return round(count * int(allowed[:, :column].sum()) / max(1, int(allowed.sum())))
 
 
 def _largest(score: Tensor, count: int) -> Tensor:

@@ -88,7 +88,7 @@ class Sparsifier:
         `total_steps` are the optimizer steps of the whole run; the updates end after three quarters of them unless
         `end` is set. Layers that a given topology lacks stay dense. "magnitude" begins at the largest weights of each
         layer, "magnitude-global" at the largest of all layers together. The distribution "budget" needs an
-        `example_input`, one sample.
+        `example_input`, of which the first sample counts.
         """
         given_config = config_from(config, settings)
         self.config = given_config if example_input is None else given_config.fitted(model, example_input)
@@ -123,7 +123,8 @@ class Sparsifier:
         self.updater.begin_step(self.steps)
         self._hooks = self._hook_in()
         left_masked = masked_warnings(self.masked, densities, self.config.kernels)
-        left_out = [*unsupported_warnings(self.left_dense), *given_config.ignored()]
+        idle = [] if example_input is None else self.config.met_already()
+        left_out = [*unsupported_warnings(self.left_dense), *given_config.ignored(), *idle]
         warn([*left_out, *topology_warnings(model, layers, given), *left_masked])
 
     # State

@@ -151,6 +151,11 @@ class SparsityConfig:
             found.append(f"sparsity = {self.sparsity} has no effect: the budget {self.budget} decides; remove it")
         return found
 
+    def met_already(self) -> list[str]:
+        """Return a sentence if fitting to a budget left every connection."""
+        idle = self.solves and not self.rule.dense and bool(self.layers) and not any(self.layers.values())
+        return [f"the budget {self.budget} is already met by the dense network: nothing is removed"] if idle else []
+
     def densities(self, model: nn.Module) -> dict[str, float]:
         """Return the density of every layer of the model; gates, queries, keys and values are layers of their own."""
         shapes = layer_shapes(model)

@@ -1,22 +1,25 @@
 """Budgets: how they are typed, and that what is measured meets them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx_layers import correlated, draw, model_of, perceptron, saved
 
 import rigl_compress as rc
 from rigl_compress.core.errors import InputError
 from rigl_compress.exporters.onnx_costs import graph_costs
 from rigl_compress.exporters.restore import restore
-from rigl_compress.onnx_pruning.budget_search import CLOSE, candidates_of, within, within_time
+from rigl_compress.onnx_pruning.budget_outcome import BudgetOutcome
+from rigl_compress.onnx_pruning.budget_search import CLOSE, TrialTimer, candidates_of, within, within_time
 from rigl_compress.onnx_pruning.layer_costs import byte_costs, time_costs
 from rigl_compress.onnx_pruning.layer_errors import LayerErrors
 from rigl_compress.onnx_pruning.prunable_layers import find_prunable
+from rigl_compress.onnx_pruning.pruned_file import PrunedFile
 from rigl_compress.onnx_pruning.sparsify_report import layer_table, summary_table
 from rigl_compress.pipeline.bench.timing import TimingPlan
 from rigl_compress.runtime.kernel_library import unavailable_reason
@@ -27,7 +30,10 @@ needs_kernels = pytest.mark.skipif(bool(unavailable_reason()), reason=unavailabl
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("speedup=2", 2.0), ("speedup=1.5x", 1.5), ("latency=250us", 2.5e-4), ("size=3kB", 3000.0), ("flops=2.5M", 2.5e6)],
+    [
+        *(("speedup=2", 2.0), ("speedup=1.5x", 1.5), ("latency=250us", 2.5e-4), ("latency=2s", 2.0)),
+        *(("size=3kB", 3000.0), ("size=380", 380.0), ("flops=2.5M", 2.5e6)),
+    ],
 )
 def test_budgets_are_read(text: str, value: float) -> None:
     assert parse_budget(text) == Budget(text.partition("=")[0], pytest.approx(value))  # type: ignore[arg-type]
@@ -38,6 +44,22 @@ def test_budgets_are_read(text: str, value: float) -> None:
 )
 def test_bad_budgets(text: str) -> None:
     with pytest.raises(InputError, match="budget"):
+        parse_budget(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("speedup=2ms", "has the unit 'ms', expected one of speedup: x or none"),
+        ("latency=3MB", "has the unit 'MB', expected one of latency: us, µs, ms, s"),
+        ("latency=8", "has no unit, expected one of latency: us, µs, ms, s"),
+        ("size=3ms", "has the unit 'ms', expected one of size: B, kB, MB, GB, KiB, MiB, GiB or none"),
+        ("flops=3kB", "has the unit 'kB', expected one of flops: K, M, G or none"),
+        ("size=3x", "has the unit 'x'"),
+    ],
+)
+def test_each_kind_has_its_units(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
         parse_budget(text)
 
 
@@ -123,17 +145,96 @@ def test_bytes_are_corrected() -> None:
         within(every, Budget("size", 2_000), 1000, lambda choice: choice.cost + 1500)
 
 
-@pytest.mark.parametrize("kind", ["size", "flops"])
-def test_files_meet_budgets(kind: str, tmp_path: Path) -> None:
-    saved(perceptron(hidden=128), tmp_path / "net.onnx")
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, Any]:
+    saved(perceptron(hidden=96), tmp_path / "net.onnx")
     np.savez(tmp_path / "data.npz", x=correlated(160, 32))
-    wished = {"size": "size=60kB", "flops": "flops=20K"}[kind]
-    given = {"budget": wished, "calibration": tmp_path / "data.npz", "timing": None}
-    found = rc.sparsify_onnx(tmp_path / "net.onnx", tmp_path / "small.onnx", **given)
-    plain = restore(onnx.load(tmp_path / "small.onnx"))
+    paths = {"source": tmp_path / "net.onnx", "path": tmp_path / "small.onnx"}
+    return {**paths, "calibration": tmp_path / "data.npz", "timing": None}
+
+
+@pytest.mark.parametrize(
+    ("wished", "settings"),
+    [
+        ("size=20kB", {}),
+        ("size=9kB", {}),
+        ("size=9kB", {"method": "magnitude"}),
+        ("size=9kB", {"keep_dead_channels": True}),
+        ("size=13kB", {"values": "fp16"}),
+        ("size=20kB", {"encoding": "bitmask"}),
+        ("flops=5K", {}),
+    ],
+)
+def test_files_meet_budgets(wished: str, settings: dict[str, Any], given: dict[str, Any]) -> None:
+    found = rc.sparsify_onnx(**given, budget=wished, **settings)
+    plain = restore(onnx.load(given["path"]))
     costs = {"size": float(found.bytes), "flops": graph_costs(plain, {"x": draw(1, 32)}).sparse_flops}
-    assert 0.93 * parse_budget(wished).value <= costs[kind] <= 1.03 * parse_budget(wished).value
+    budget = parse_budget(wished)
+    assert found.bytes == given["path"].stat().st_size
+    assert 0.85 * budget.value <= costs[budget.kind] <= budget.value
     assert found.facts["budget"]["wished"] == wished
+    assert found.facts["budget"]["reached"] == pytest.approx(costs[budget.kind], rel=0.01)
+    assert dict(summary_table(found).rows)["budget"] == f"{wished}: {BudgetOutcome.read(found.facts['budget']).figure}"
+
+
+def test_the_closest_size_can_be_reached(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="cannot be met") as raised:
+        rc.sparsify_onnx(**given, budget="size=1kB")
+    closest = str(raised.value).rpartition("is ")[2]
+    assert rc.sparsify_onnx(**given, budget=closest).bytes <= parse_budget(closest).value
+
+
+def test_a_file_that_is_larger_than_planned_is_pruned_further(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial leaves out 500 bytes that are written."""
+    trial = TrialTimer.written
+
+    def smaller(self: TrialTimer, file: PrunedFile) -> Any:
+        return lambda choice: trial(self, file)(choice) - 500
+
+    monkeypatch.setattr(TrialTimer, "written", smaller)
+    found = rc.sparsify_onnx(**given, budget="size=12kB")
+    assert 11_000 < found.bytes <= 12_000
+    with pytest.raises(InputError, match="the budget size=3600 cannot be met: the closest is size=") as raised:
+        rc.sparsify_onnx(**given, overwrite=True, budget="size=3600")
+    assert parse_budget(str(raised.value).rpartition("is ")[2]).value > 3600
+
+
+def test_no_zero_of_a_fitted_weight_has_a_sign(given: dict[str, Any]) -> None:
+    found = rc.sparsify_onnx(**given, sparsity=0.8, encoding="dense", keep_dead_channels=True)
+    arrays = [numpy_helper.to_array(each) for each in onnx.load(found.path).graph.initializer]
+    assert not any((np.signbit(each) & (each == 0)).any() for each in arrays if each.ndim > 1)
+
+
+def test_a_budget_that_the_dense_network_meets_removes_nothing(given: dict[str, Any]) -> None:
+    found = rc.sparsify_onnx(**given, budget="size=1MB")
+    assert found.sparsity == 0
+    assert "the budget size=1MB is already met by the original: nothing is removed" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("wished", "latency", "speedup", "line", "words"),
+    [
+        ("latency=8ms", 8.5e-3, 2.0, "latency=8ms: 8.50 ms", ""),
+        ("latency=8ms", 9.6e-3, 2.0, "latency=8ms: 9.60 ms", "is missed: 9.60 ms was measured, 20% more time"),
+        ("latency=8ms", 4e-3, 2.0, "latency=8ms: 4.00 ms", "is more than met"),
+        ("latency=8ms", None, None, "latency=8ms: 7.90 ms in a trial", ""),
+        ("speedup=2", 4e-3, 1.6, "speedup=2: 1.60x", "is missed: 1.60x was measured, 25% more time"),
+        ("speedup=2", None, None, "speedup=2: 1.97x in a trial", ""),
+        ("size=9kB", 4e-3, 1.6, "size=9kB: 8,900 bytes", ""),
+        ("flops=5K", 4e-3, 1.6, "flops=5K: 4,900 FLOPs", ""),
+    ],
+)
+def test_what_a_budget_came_to(
+    wished: str, latency: float | None, speedup: float | None, line: str, words: str
+) -> None:
+    figures = {"size": 8900.0, "flops": 4900.0, "latency": latency, "speedup": speedup}
+    found = BudgetOutcome.of({"wished": wished, "planned": 7.9e-3, "speedup": 1.97}, figures)
+    assert found.line == line
+    assert words in "".join(found.notes(removed=True))
+    assert bool(found.notes(removed=True)) == bool(words)
+    assert not any("more than met" in each for each in found.notes(removed=False))
 
 
 def test_a_budget_stands_alone(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from rigl_compress.onnx_pruning.output_quality import compare, relative_error
+from rigl_compress.onnx_pruning.output_quality import compare, relative_error, unchanged
 
 NOTHING = onnx.ModelProto(graph=onnx.GraphProto(output=[onnx.ValueInfoProto(name="y")]))
 
@@ -39,3 +39,28 @@ def test_signal_to_noise_is_that_of_the_error() -> None:
     assert found.snr == pytest.approx(20, abs=0.01)
     assert found.error == pytest.approx(0.01, rel=1e-3)
     assert found.samples == 4
+
+
+def test_integers_alone_have_an_agreement_and_no_signal_to_noise() -> None:
+    wanted, got = np.array([1, 2, 3, 4]), np.array([1, 2, 3, 5])
+    found = compare([[wanted]], [[got]], NOTHING)
+    assert (found.snr, found.error, found.cosine, found.agreement) == (None, None, None, 0.75)
+    assert unchanged([[wanted]], [[wanted]])
+    assert not unchanged([[wanted]], [[got]])
+    assert compare([[wanted]], [[got[:2]]], NOTHING).agreement is None
+
+
+def test_floats_of_zero_have_no_signal_to_noise() -> None:
+    assert compare([batch(0.0)], [batch(1.0)], NOTHING).snr is None
+    assert not unchanged([batch(0.0)], [batch(1.0)])
+
+
+def test_values_that_are_not_finite_are_left_out_and_counted() -> None:
+    wanted = np.array([[1.0, 2.0, 0.0], [np.nan, 1.0, 1.0], [np.nan, np.nan, np.nan]])
+    got = np.array([[2.0, 4.0, 0.0], [7.0, 1.0, 0.0], [1.0, 2.0, 3.0]])
+    found = compare([[wanted]], [[got]], NOTHING)
+    assert found.cosine == pytest.approx((1 + 0.5**0.5) / 2)
+    assert (found.not_finite, found.values) == (4, 9)
+    assert found.agreement == 1.0  # of the one sample that has a largest value
+    broken = compare([[np.ones((2, 2))]], [[np.array([[1.0, 1.0], [np.inf, 1.0]])]], NOTHING)
+    assert broken.cosine == pytest.approx(0.5)

@@ -26,6 +26,8 @@ from rigl_compress.pipeline.budget_distribution import (
     STEP,
     NetworkCost,
     budget_densities,
+    budget_lines,
+    first_sample,
     limit,
     network_cost,
     sensitivity,
@@ -51,7 +53,7 @@ def conv_net() -> nn.Module:
 def wish(kind: str, cost: NetworkCost, share: float) -> str:
     """A budget of a share of what the dense network costs."""
     amount = {"speedup": 1 / share, "latency": share * cost.dense * 1e-9}.get(kind, share * cost.dense)
-    return f"{kind}={amount:.9f}"
+    return f"{kind}={amount:.9f}{'s' if kind == 'latency' else ''}"
 
 
 @given(
@@ -193,6 +195,36 @@ def test_a_sparsity_beside_a_budget_is_said_to_be_idle() -> None:
     chosen: dict[str, Any] = {"distribution": "budget", "budget": "flops=1K", "total_steps": 100}
     with pytest.warns(UserWarning, match=r"sparsity = 0.5 has no effect: the budget flops=1K decides"):
         rc.Sparsifier(model, optimizer, sparsity=0.5, example_input=torch.rand(1, 100), **chosen)
+
+
+@pytest.mark.parametrize(
+    ("model", "one", "many"),
+    [
+        (nn.Linear(100, 10), torch.rand(1, 100), torch.rand(8, 100)),
+        (nn.Linear(100, 10), {"input": torch.rand(1, 100)}, {"input": torch.rand(8, 100)}),
+        (conv_net(), torch.rand(1, 3, 16, 16), torch.rand(4, 3, 16, 16)),
+        (nn.GRU(4, 8, batch_first=True), (torch.rand(1, 5, 4),), (torch.rand(3, 5, 4),)),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_budgets_are_those_of_one_sample(model: nn.Module, one: Any, many: Any, kind: str) -> None:
+    assert network_cost(model, many, kind).dense == pytest.approx(network_cost(model, one, kind).dense)
+
+
+def test_samples_without_an_axis_of_their_own_stay_whole() -> None:
+    """An image alone, and a sequence whose first axis is time, are not batches."""
+    for model, example in ((conv_net(), torch.rand(3, 16, 16)), (nn.GRU(4, 8), torch.rand(5, 1, 4))):
+        assert first_sample(model, example) is example
+
+
+def test_a_budget_that_the_dense_network_meets_is_said_to_be_idle() -> None:
+    model, line = nn.Linear(100, 10), "the budget flops=2M is already met by the dense network: nothing is removed"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    chosen: dict[str, Any] = {"distribution": "budget", "budget": "flops=2M"}
+    with pytest.warns(UserWarning, match=line):
+        rc.Sparsifier(model, optimizer, example_input=torch.rand(1, 100), total_steps=100, **chosen)
+    config = SparsityConfig(**chosen).fitted(model, torch.rand(1, 100))
+    assert budget_lines(config, model, torch.rand(1, 100))[0].endswith(line)
 
 
 def test_a_recipe_is_trained_within_its_budget(tmp_path: Path) -> None:
